@@ -1,0 +1,1 @@
+"""② Token vectors and the layers of the bidirectional language model."""

@@ -1,0 +1,203 @@
+"""The bidirectional language model: characters → token vectors → layers, with state in and out.
+
+    h_0 = [x ; x]        h_j = [→h_j ; ←h_j]        →h_j = LSTM_j(→h_{j−1}) (+ →h_{j−1} where j > 1)
+"""
+
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchelmo.bilm.char_cnn import CharCNN, WordEmbedding
+from torchelmo.bilm.config import BiLMConfig
+from torchelmo.bilm.lstm import LSTMState, ProjectedLSTM
+from torchelmo.bilm.softmax import Softmax
+from torchelmo.bilm.unique import unique_rows
+from torchelmo.errors import InputError
+from torchelmo.text.characters import CharacterEncoder
+from torchelmo.text.vocabulary import BEGIN, END, Vocabulary
+
+
+class BiLMState(NamedTuple):
+    """What the LSTMs remember; directions come in the order of `config.directions`."""
+
+    hidden: Tensor  # (n_directions, n_layers, batch, projection_dim)
+    cell: Tensor  # (n_directions, n_layers, batch, cell_dim)
+
+
+class BiLMOutput(NamedTuple):
+    layers: Tensor  # (n_layers + 1, batch, tokens, dim), 0 at padded positions
+    mask: Tensor  # (batch, tokens), true at real tokens and sentence marks
+    state: BiLMState  # after the last token of each row, in each direction
+
+
+class BiLM(nn.Module):
+    """ids (batch, tokens, max_characters) -> all layers (n_layers + 1, batch, tokens + 2, dim)."""
+
+    def __init__(self, config: BiLMConfig, vocabulary: Vocabulary | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.vocabulary = vocabulary
+        self.origin = "random weights"  # where the weights came from, for people
+        self.official_options: dict[str, Any] | None = None  # options.json as it was read, to be written back
+        self.encoder: CharCNN | WordEmbedding = (
+            CharCNN(config) if config.input == "characters" else WordEmbedding(config)
+        )
+        for direction in config.directions:
+            lstms = nn.ModuleList(_build_lstm(config, direction) for _ in range(config.n_layers))
+            self.add_module(f"{direction}_lstms", lstms)
+        self.softmax: Softmax | None = None
+        if config.softmax_words:
+            tied = self.encoder.embedding if config.tied_softmax else None
+            self.softmax = Softmax(config.softmax_words, config.projection_dim, tied)
+        self._check_vocabulary()
+
+    def forward(
+        self,
+        ids: Tensor,
+        state: BiLMState | None = None,
+        *,
+        boundaries: bool = True,
+        path: Literal["auto", "plain", "packed"] = "auto",
+    ) -> BiLMOutput:
+        """Run all layers. `<S>` and `</S>` are added around every row that has a token.
+
+        `boundaries=False` takes the ids as they are (a running text that holds its own marks). `path` chooses
+        how the same numbers are computed: "plain" is the reference, "packed" the fast one for inference.
+        """
+        mask = self.mask_of(ids)
+        if boundaries:
+            ids, mask = self.add_boundaries(ids, mask)
+        return self.run_layers(self.encode_tokens(ids, mask), mask, state, path=path)
+
+    def mask_of(self, ids: Tensor) -> Tensor:
+        """(batch, tokens): true at real tokens. Checks the shape and that padding stands at the end."""
+        config = self.config
+        characters = config.input == "characters"
+        expected = f"(batch, tokens, {config.max_characters})" if characters else "(batch, tokens)"
+        if ids.dim() != (3 if characters else 2) or (characters and ids.shape[-1] != config.max_characters):
+            raise InputError(f"BiLM: expected ids of shape {expected}, got {tuple(ids.shape)}.")
+        if ids.dtype not in (torch.int64, torch.int32):
+            raise InputError(f"BiLM: expected int64 ids, got {ids.dtype}. Use Elmo.encode to make them.")
+        limit = config.n_characters if characters else config.n_words + 1
+        if ids.numel() and not (0 <= int(ids.min()) and int(ids.max()) < limit):
+            raise InputError(f"BiLM: expected ids from 0 to {limit - 1}, got {int(ids.min())} to {int(ids.max())}.")
+        mask = (ids > 0).any(dim=-1) if characters else ids > 0
+        if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
+            raise InputError("BiLM: padding (id 0) must stand after the tokens of a row, not before or between them.")
+        return mask
+
+    def add_boundaries(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Put `<S>` before and `</S>` after the tokens of every row; rows of padding only stay as they are."""
+        batch, tokens = mask.shape
+        begin, end = self.boundary_ids(ids.device)
+        lengths = mask.sum(dim=1)
+        rows = torch.nonzero(lengths).squeeze(1)
+        wrapped = ids.new_zeros(batch, tokens + 2, *ids.shape[2:])
+        wrapped[:, 1:-1] = ids
+        wrapped[rows, 0] = begin.to(ids.dtype)
+        wrapped[rows, lengths[rows] + 1] = end.to(ids.dtype)
+        total = torch.where(lengths > 0, lengths + 2, 0)
+        return wrapped, torch.arange(tokens + 2, device=ids.device) < total.unsqueeze(1)
+
+    def boundary_ids(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+        """The ids of `<S>` and `</S>`: rows of characters, or two word ids."""
+        if self.config.input == "characters":
+            encoder = CharacterEncoder(self.config.max_characters)
+            marks = [torch.from_numpy(encoder.mark(name)) for name in (BEGIN, END)]
+        else:
+            # Files without a vocabulary have the marks first, as all official ones do.
+            places = self.vocabulary.ids([BEGIN, END]) if self.vocabulary else (0, 1)
+            marks = [torch.tensor(int(place) + 1) for place in places]
+        return marks[0].to(device), marks[1].to(device)
+
+    def encode_tokens(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """(batch, tokens, projection_dim): every distinct word of the batch is encoded once."""
+        places = mask.flatten().nonzero().squeeze(1)
+        real = ids.flatten(0, 1)[places]
+        if self.config.input == "words":
+            vectors = self.encoder(real)
+        else:
+            words, place = unique_rows(real)
+            vectors = self.encoder(words)[place]
+        x = vectors.new_zeros(mask.numel(), self.config.projection_dim)
+        return x.index_copy(0, places, vectors).view(*mask.shape, -1)
+
+    def run_layers(
+        self,
+        x: Tensor,
+        mask: Tensor,
+        state: BiLMState | None = None,
+        *,
+        path: Literal["auto", "plain", "packed"] = "auto",
+    ) -> BiLMOutput:
+        """Token vectors (batch, tokens, projection_dim) -> all layers."""
+        self._check_state(state, len(x))
+        return self._run_plain(x, mask, state)
+
+    def _run_plain(self, x: Tensor, mask: Tensor, state: BiLMState | None) -> BiLMOutput:
+        tracks: list[list[Tensor]] = []  # for each direction, its layers
+        states: list[list[LSTMState]] = []
+        for d, direction in enumerate(self.config.directions):
+            track, ends = [x], []
+            for j, lstm in enumerate(self.direction_lstms(direction)):
+                start = None if state is None else LSTMState(state.hidden[d, j], state.cell[d, j])
+                hidden, end = lstm(track[-1], mask, start)
+                track.append(hidden + track[-1] if self.config.residual and j > 0 else hidden)
+                ends.append(end)
+            tracks.append(track)
+            states.append(ends)
+        layers = torch.stack([torch.cat(parts, dim=-1) for parts in zip(*tracks)])
+        return BiLMOutput(
+            layers,
+            mask,
+            BiLMState(
+                torch.stack([torch.stack([end.hidden for end in ends]) for ends in states]),
+                torch.stack([torch.stack([end.cell for end in ends]) for ends in states]),
+            ),
+        )
+
+    def direction_lstms(self, direction: str) -> list[ProjectedLSTM]:
+        """The LSTMs of one direction, first layer first."""
+        return list(getattr(self, f"{direction}_lstms"))
+
+    def zero_state(self, batch: int) -> BiLMState:
+        """What every sentence starts from, unless a state is given."""
+        shape = (len(self.config.directions), self.config.n_layers, batch)
+        like = next(self.parameters())
+        return BiLMState(
+            like.new_zeros(*shape, self.config.projection_dim), like.new_zeros(*shape, self.config.cell_dim)
+        )
+
+    def save(self, folder: str | Path, dtype: torch.dtype | None = None) -> None:
+        """Write a model folder: config.json + model.safetensors (+ vocab.txt). `dtype` may be float16."""
+        from torchelmo.bilm.weights import save_folder  # the file formats know the model, not the other way
+
+        save_folder(self, folder, dtype)
+
+    def _check_state(self, state: BiLMState | None, batch: int) -> None:
+        if state is None:
+            return
+        config = self.config
+        for name, dim in (("hidden", config.projection_dim), ("cell", config.cell_dim)):
+            expected = (len(config.directions), config.n_layers, batch, dim)
+            found = tuple(getattr(state, name).shape)
+            if found != expected:
+                raise InputError(f"BiLM: expected state.{name} of shape {expected}, got {found}.")
+
+    def _check_vocabulary(self) -> None:
+        size = self.config.softmax_words or self.config.n_words
+        if self.vocabulary is not None and size and len(self.vocabulary) != size:
+            raise InputError(f"BiLM: the model has {size} words, the vocabulary {len(self.vocabulary)}.")
+
+
+def _build_lstm(config: BiLMConfig, direction: str) -> ProjectedLSTM:
+    return ProjectedLSTM(
+        config.projection_dim,
+        config.cell_dim,
+        config.projection_dim,
+        cell_clip=config.cell_clip,
+        projection_clip=config.projection_clip,
+        backward=direction == "backward",
+    )

@@ -1,0 +1,314 @@
+"""The official files, options.json + weights.hdf5, read and written without loss."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchelmo.bilm.config import BiLMConfig
+from torchelmo.bilm.model import BiLM
+from torchelmo.bilm.tensors import check_finite, fill, own_tensors
+from torchelmo.config import build_config
+from torchelmo.errors import ConfigError, OutputError, WeightsError
+from torchelmo.files import require_file, writing
+from torchelmo.text.vocabulary import Vocabulary
+
+OFFICIAL_N_CHARACTERS = 262
+
+
+class Dataset(NamedTuple):
+    """One dataset of the HDF5 file, and the parameters of ours that it holds."""
+
+    name: str
+    shape: tuple[int, ...]
+    parameters: tuple[str, ...]
+    unpack: Callable[[Tensor], tuple[Tensor, ...]]  # theirs -> ours
+    pack: Callable[..., Tensor]  # ours -> theirs
+
+
+def load_official(
+    options: str | Path, weights: str | Path, vocabulary: str | Path | None = None
+) -> BiLM:
+    """A biLM from options.json and weights.hdf5; `vocabulary` (one word per line) is for word-input models."""
+    raw = _read_options(Path(options))
+    words = Vocabulary.read(vocabulary) if vocabulary is not None else None
+    with _open_hdf5(Path(weights)) as file:
+        found = _list_datasets(file, Path(weights))
+        config = config_from_options(raw, found, str(options))
+        layout = list(official_layout(config))
+        _check_datasets(found, layout, Path(weights), Path(options))
+        with torch.device("meta"):
+            bilm = BiLM(config, words)
+        tensors: dict[str, Tensor] = {}
+        for dataset in layout:
+            theirs = _read_dataset(file, dataset.name, weights)
+            tensors.update(zip(dataset.parameters, dataset.unpack(theirs)))
+    fill(bilm, tensors)
+    bilm.origin = f"official files {Path(options).name} + {Path(weights).name}"
+    bilm.official_options = raw
+    return bilm
+
+
+def save_official(bilm: BiLM, options: str | Path, weights: str | Path) -> None:
+    """Write options.json + weights.hdf5 (+ vocab.txt beside the weights where there is a vocabulary)."""
+    import h5py
+
+    if bilm.config.direction == "backward":
+        raise OutputError("The official format has no backward-only models: save a model folder instead.")
+    ours = own_tensors(bilm)
+    with writing(weights) as temporary, h5py.File(temporary, "w") as file:
+        for dataset in official_layout(bilm.config):
+            tensors = [ours[name].detach().to("cpu", torch.float32) for name in dataset.parameters]
+            file.create_dataset(dataset.name, data=dataset.pack(*tensors).contiguous().numpy())
+    if bilm.vocabulary is not None:
+        bilm.vocabulary.write(Path(weights).parent / "vocab.txt")
+    with writing(options) as temporary:
+        temporary.write_text(json.dumps(options_from_config(bilm)) + "\n", encoding="utf-8")
+
+
+def official_layout(config: BiLMConfig) -> Iterator[Dataset]:
+    """Every dataset that a model of this shape has, in the file's names and orientations."""
+    projection, cell = config.projection_dim, config.cell_dim
+    if config.input == "words":
+        yield _same("embedding", (config.n_words, projection), "encoder.embedding")
+    else:
+        yield from _encoder_layout(config)
+    for d, direction in enumerate(config.directions):
+        for j in range(config.n_layers):
+            theirs, ours = f"RNN_{d}/RNN/MultiRNNCell/Cell{j}/LSTMCell", f"{direction}_lstms.{j}"
+            yield Dataset(
+                f"{theirs}/W_0",
+                (2 * projection, 4 * cell),
+                (f"{ours}.input_weight", f"{ours}.state_weight"),
+                lambda w: (_turned(w[:projection]), _turned(w[projection:])),
+                lambda of_input, of_state: torch.cat([of_input.T, of_state.T]),
+            )
+            yield _same(f"{theirs}/B", (4 * cell,), f"{ours}.bias")
+            yield _transposed(f"{theirs}/W_P_0", (cell, projection), f"{ours}.projection")
+    if config.softmax_words:
+        # Not in the released files, and ignored by their readers: kept so that nothing is lost.
+        if not config.tied_softmax:
+            yield _same("softmax/W", (config.softmax_words, projection), "softmax.weight")
+        yield _same("softmax/b", (config.softmax_words,), "softmax.bias")
+
+
+def config_from_options(
+    options: dict[str, Any], found: dict[str, tuple[tuple[int, ...], np.dtype[Any]]], where: str
+) -> BiLMConfig:
+    """The shape that options.json tells; what it leaves open (softmax, projection) is seen in the file."""
+    lstm = _table(options, "lstm", where)
+    shapes = {name: shape for name, (shape, _) in found.items()}
+    softmax = shapes.get("softmax/b", (0,))[0]
+    data: dict[str, Any] = {
+        "projection_dim": _value(lstm, "projection_dim", f"{where}: lstm"),
+        "cell_dim": _value(lstm, "dim", f"{where}: lstm"),
+        "n_layers": _value(lstm, "n_layers", f"{where}: lstm"),
+        "cell_clip": lstm.get("cell_clip") or None,  # 0 and null both mean none
+        "projection_clip": lstm.get("proj_clip") or None,
+        "residual": bool(lstm.get("use_skip_connections", False)),
+        "direction": "both" if options.get("bidirectional", True) else "forward",
+        "softmax_words": softmax,
+    }
+    if "char_cnn" not in options:
+        shape = shapes.get("embedding", (0,))
+        n_words = options.get("n_tokens_vocab", shape[0])
+        data |= {"input": "words", "n_words": n_words, "tied_softmax": softmax > 0 and "softmax/W" not in shapes}
+        return build_config(BiLMConfig, data, where)
+    cnn = _table(options, "char_cnn", where)
+    n_characters = cnn.get("n_characters", OFFICIAL_N_CHARACTERS)
+    if n_characters not in (261, 262):
+        raise ConfigError(f"{where}: char_cnn: n_characters: expected 261 or 262, found {n_characters!r}.")
+    rows = shapes.get("char_embed", (261,))[0]
+    data |= {
+        "char_dim": _value(_table(cnn, "embedding", f"{where}: char_cnn"), "dim", f"{where}: char_cnn: embedding"),
+        "filters": _value(cnn, "filters", f"{where}: char_cnn"),
+        "n_highway": cnn.get("n_highway") or 0,
+        "activation": cnn.get("activation", "relu"),
+        "max_characters": cnn.get("max_characters_per_token", 50),
+        "n_characters": rows + 1 if rows == 262 else OFFICIAL_N_CHARACTERS,
+        "char_projection": "CNN_proj/W_proj" in shapes,
+    }
+    if not data["char_projection"] and sum(count for _, count in data["filters"]) != data["projection_dim"]:
+        data["char_projection"] = True  # so that the missing dataset is what the error names
+    return build_config(BiLMConfig, data, where)
+
+
+def options_from_config(bilm: BiLM) -> dict[str, Any]:
+    """options.json: as it was read, or made from the shape of a model that was trained here."""
+    if bilm.official_options is not None:
+        return bilm.official_options
+    config = bilm.config
+    options: dict[str, Any] = {
+        "lstm": {
+            "cell_clip": config.cell_clip,
+            "proj_clip": config.projection_clip,
+            "use_skip_connections": config.residual,
+            "n_layers": config.n_layers,
+            "projection_dim": config.projection_dim,
+            "dim": config.cell_dim,
+        },
+        "bidirectional": config.direction == "both",
+    }
+    if config.input == "words":
+        return options | {"n_tokens_vocab": config.n_words}
+    return options | {
+        "char_cnn": {
+            "embedding": {"dim": config.char_dim},
+            "filters": [list(pair) for pair in config.filters],
+            "n_highway": config.n_highway,
+            "n_characters": OFFICIAL_N_CHARACTERS,
+            "max_characters_per_token": config.max_characters,
+            "activation": config.activation,
+        }
+    }
+
+
+def _encoder_layout(config: BiLMConfig) -> Iterator[Dataset]:
+    yield Dataset(
+        "char_embed",
+        (config.n_characters - 1, config.char_dim),
+        ("encoder.embedding",),
+        lambda e: (torch.cat([e.new_zeros(1, e.shape[1]), e]),),  # row 0 is ours, for padded positions
+        lambda e: e[1:],
+    )
+    for i, (width, count) in enumerate(config.filters):
+        yield Dataset(
+            f"CNN/W_cnn_{i}",
+            (1, width, config.char_dim, count),
+            (f"encoder.convolutions.{i}.weight",),
+            lambda w: (w[0].permute(2, 1, 0).contiguous(),),
+            lambda w: w.permute(2, 1, 0).unsqueeze(0),
+        )
+        yield _same(f"CNN/b_cnn_{i}", (count,), f"encoder.convolutions.{i}.bias")
+    dim = config.n_filters
+    for i in range(config.n_highway):
+        for part in ("carry", "transform"):
+            yield _transposed(f"CNN_high_{i}/W_{part}", (dim, dim), f"encoder.highways.{i}.{part}.weight")
+            yield _same(f"CNN_high_{i}/b_{part}", (dim,), f"encoder.highways.{i}.{part}.bias")
+    if config.char_projection:
+        yield _transposed("CNN_proj/W_proj", (dim, config.projection_dim), "encoder.projection.weight")
+        yield _same("CNN_proj/b_proj", (config.projection_dim,), "encoder.projection.bias")
+
+
+def _same(name: str, shape: tuple[int, ...], parameter: str) -> Dataset:
+    return Dataset(name, shape, (parameter,), lambda x: (x,), lambda x: x)
+
+
+def _transposed(name: str, shape: tuple[int, ...], parameter: str) -> Dataset:
+    return Dataset(name, shape, (parameter,), lambda x: (_turned(x),), lambda x: x.T)
+
+
+def _turned(x: Tensor) -> Tensor:
+    return x.T.contiguous()
+
+
+def _read_options(path: Path) -> dict[str, Any]:
+    require_file(path, "an official options.json")
+    try:
+        options = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path}: expected JSON in UTF-8: {error}.") from error
+    if not isinstance(options, dict):
+        raise ConfigError(f"{path}: expected a JSON object with the key 'lstm', found {type(options).__name__}.")
+    return options
+
+
+def _table(options: dict[str, Any], key: str, where: str) -> dict[str, Any]:
+    value = _value(options, key, where)
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: {key}: expected an object, found {value!r}.")
+    return value
+
+
+def _value(options: dict[str, Any], key: str, where: str) -> Any:
+    if key not in options:
+        raise ConfigError(f"{where}: the key {key!r} is missing; these are not the options of an official biLM.")
+    return options[key]
+
+
+def _open_hdf5(path: Path) -> Any:
+    import h5py
+
+    require_file(path, "an official weights.hdf5")
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        raise WeightsError(
+            f"{path}: expected an HDF5 file, but it is damaged, cut short or something else ({error}). "
+            "Download or copy it again."
+        ) from error
+
+
+def _list_datasets(file: Any, path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Name → shape and dtype of every dataset. Links that lead elsewhere are refused, not followed."""
+    import h5py
+
+    found: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+
+    def walk(group: Any, prefix: str) -> None:
+        for key in group:
+            name = f"{prefix}{key}"
+            if not isinstance(group.get(key, getlink=True), h5py.HardLink):
+                raise WeightsError(
+                    f"{path}: {name}: expected data, found a soft or external link. Links could lead to any file "
+                    "and are refused; ask for a file that holds its own data."
+                )
+            item = group[key]
+            if isinstance(item, h5py.Group):
+                walk(item, f"{name}/")
+            elif not isinstance(item, h5py.Dataset) or item.external or item.is_virtual:
+                raise WeightsError(f"{path}: {name}: expected a dataset stored in this file, found {item!r}.")
+            else:
+                found[name] = (tuple(item.shape or ()), item.dtype)
+
+    with _explain_damage(path):
+        walk(file, "")
+    return found
+
+
+def _check_datasets(
+    found: dict[str, tuple[tuple[int, ...], np.dtype[Any]]], layout: list[Dataset], path: Path, options: Path
+) -> None:
+    """Names, shapes and dtypes, before anything is allocated."""
+    for dataset in layout:
+        if dataset.name not in found:
+            raise WeightsError(f"{path}: expected the dataset {dataset.name!r} by {options.name}; it is missing.")
+        shape, dtype = found[dataset.name]
+        if shape != dataset.shape:
+            raise WeightsError(
+                f"{path}: {dataset.name}: expected shape {dataset.shape} by {options.name}, found {shape}. "
+                "Are the options those of another model?"
+            )
+        if dtype.kind != "f":
+            raise WeightsError(f"{path}: {dataset.name}: expected float32 numbers, found {dtype}.")
+    extra = sorted(found.keys() - {dataset.name for dataset in layout})
+    if extra:
+        raise WeightsError(
+            f"{path}: found the dataset {extra[0]!r}, which {options.name} has no place for"
+            f"{f' (and {len(extra) - 1} more)' if len(extra) > 1 else ''}. Are the options those of another model?"
+        )
+
+
+def _read_dataset(file: Any, name: str, path: str | Path) -> Tensor:
+    with _explain_damage(Path(path)):
+        tensor = torch.from_numpy(np.asarray(file[name][()], dtype=np.float32))
+    check_finite(tensor, f"{path}: {name}")
+    return tensor
+
+
+class _explain_damage:
+    """HDF5 reports a truncated dataset as an OSError, a RuntimeError or a KeyError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (OSError, RuntimeError, KeyError)):
+            raise WeightsError(f"{self.path}: the HDF5 file is damaged or cut short ({error}). Copy it again.")

@@ -1,0 +1,150 @@
+"""Model folders: config.json + model.safetensors (+ vocab.txt), and `load`, which takes any model by its name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchelmo.bilm.config import BiLMConfig
+from torchelmo.bilm.model import BiLM
+from torchelmo.bilm.official import load_official
+from torchelmo.bilm.tensors import check_finite, fill, own_tensors
+from torchelmo.config import build_config, config_to_dict
+from torchelmo.errors import ConfigError, MissingFileError, OutputError, WeightsError
+from torchelmo.files import explaining, require_file, writing
+from torchelmo.text.vocabulary import Vocabulary
+
+FORMAT = 1
+PRETRAINED = Path(__file__).parent.parent / "pretrained"
+DEFAULT_MODEL = "english-small"
+_FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
+
+
+def load(model: str | Path | None = None) -> BiLM:
+    """A biLM by folder (ours, or options.json + one *.hdf5) or by the name of a model inside the package."""
+    if model is None or not Path(model).exists():
+        return load_folder(_pretrained_folder(model or DEFAULT_MODEL))
+    folder = Path(model)
+    if folder.is_file():
+        raise MissingFileError(f"{folder}: expected a model folder, found a file. Give the folder it stands in.")
+    if (folder / "config.json").exists():
+        return load_folder(folder)
+    if (folder / "options.json").exists():
+        weights = sorted(folder.glob("*.hdf5"))
+        if len(weights) != 1:
+            names = ", ".join(path.name for path in weights) or "none"
+            raise MissingFileError(f"{folder}: expected one *.hdf5 beside options.json, found {names}.")
+        vocabulary = folder / "vocab.txt"
+        return load_official(
+            folder / "options.json", weights[0], vocabulary if vocabulary.exists() else None
+        )
+    raise MissingFileError(
+        f"{folder}: expected a model folder with config.json (ours) or options.json + *.hdf5 (official), "
+        "found neither."
+    )
+
+
+def load_folder(folder: str | Path) -> BiLM:
+    """Read what `save_folder` wrote; float16 files become float32 in memory."""
+    folder = Path(folder)
+    card = _read_card(folder / "config.json")
+    config = build_config(BiLMConfig, card["model"], where=str(folder / "config.json"))
+    vocabulary = Vocabulary.read(folder / "vocab.txt") if (folder / "vocab.txt").exists() else None
+    with torch.device("meta"):
+        bilm = BiLM(config, vocabulary)
+    tensors = _read_safetensors(folder / "model.safetensors", bilm)
+    fill(bilm, tensors)
+    bilm.origin = str(card.get("origin") or folder)
+    bilm.official_options = card.get("official_options")
+    return bilm
+
+
+def save_folder(bilm: BiLM, folder: str | Path, dtype: torch.dtype | None = None) -> None:
+    """Every file is whole or not there; config.json comes last, so that a folder without it is not a model."""
+    from safetensors.torch import save_file
+
+    folder = Path(folder)
+    if folder.is_file():
+        raise OutputError(f"{folder}: expected a folder to write to, found a file. Choose another name.")
+    with explaining(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        name: tensor.detach().to("cpu", dtype or tensor.dtype).contiguous()
+        for name, tensor in own_tensors(bilm).items()
+    }
+    with writing(folder / "model.safetensors") as temporary:
+        save_file(tensors, temporary, metadata={"format": "pt"})
+    if bilm.vocabulary is not None:
+        bilm.vocabulary.write(folder / "vocab.txt")
+    else:
+        (folder / "vocab.txt").unlink(missing_ok=True)
+    card = {
+        "format": FORMAT,
+        "model": config_to_dict(bilm.config),
+        "origin": bilm.origin,
+        "official_options": bilm.official_options,
+    }
+    with writing(folder / "config.json") as temporary:
+        temporary.write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+
+
+def _pretrained_folder(name: str | Path) -> Path:
+    folder = PRETRAINED / str(name)
+    if "/" not in str(name) and (folder / "config.json").exists():
+        return folder
+    inside = sorted(path.parent.name for path in PRETRAINED.glob("*/config.json"))
+    raise MissingFileError(
+        f"{name}: expected a model folder, or the name of a model inside the package "
+        f"({', '.join(inside) or 'this version has none'}); found no such folder."
+    )
+
+
+def _read_card(path: Path) -> dict[str, Any]:
+    require_file(path, "the config.json of a model folder")
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path}: expected JSON in UTF-8: {error}.") from error
+    if not isinstance(card, dict) or not isinstance(card.get("model"), dict):
+        raise ConfigError(f"{path}: expected an object with the key 'model', as torchelmo writes it.")
+    if card.get("format") != FORMAT:
+        raise ConfigError(
+            f"{path}: expected format {FORMAT}, found {card.get('format')!r}. Update torchelmo to read it."
+        )
+    return card
+
+
+def _read_safetensors(path: Path, bilm: BiLM) -> dict[str, Tensor]:
+    """Names, shapes and dtypes are checked before anything is allocated."""
+    from safetensors import SafetensorError, safe_open
+
+    require_file(path, "the model.safetensors of a model folder")
+    expected = {name: tuple(tensor.shape) for name, tensor in own_tensors(bilm).items()}
+    try:
+        with safe_open(path, framework="pt") as file:
+            found = set(file.keys())
+            for name in sorted(expected.keys() - found):
+                raise WeightsError(f"{path}: expected the tensor {name!r}, which is missing.")
+            for name in sorted(found - expected.keys()):
+                raise WeightsError(f"{path}: found the tensor {name!r}, which config.json has no place for.")
+            for name, shape in expected.items():
+                piece = file.get_slice(name)
+                if tuple(piece.get_shape()) != shape:
+                    raise WeightsError(
+                        f"{path}: {name}: expected shape {shape} from config.json, "
+                        f"found {tuple(piece.get_shape())}."
+                    )
+                if piece.get_dtype() not in _FLOATS:
+                    raise WeightsError(
+                        f"{path}: {name}: expected one of {', '.join(_FLOATS)}, found {piece.get_dtype()}."
+                    )
+            tensors = {name: file.get_tensor(name).to(torch.float32) for name in expected}
+    except SafetensorError as error:
+        raise WeightsError(
+            f"{path}: expected a safetensors file, but it is damaged or cut short ({error}). Copy it again."
+        ) from error
+    for name, tensor in tensors.items():
+        check_finite(tensor, f"{path}: {name}")
+    return tensors

@@ -1,0 +1,154 @@
+"""Settings: frozen dataclasses ← TOML + overrides. Unknown keys are errors with a suggestion."""
+
+import dataclasses
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torchelmo.errors import ConfigError, MissingFileError
+
+T = TypeVar("T")
+
+
+def load_config(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> T:
+    """Read the TOML file at `path` into the dataclass `cls`; `overrides` are "key.sub=value" strings."""
+    path = Path(path)
+    if not path.is_file():
+        raise MissingFileError(f"{path}: expected a TOML configuration file, found {_what_is(path)}.")
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: expected valid TOML in UTF-8: {error}.") from error
+    return build_config(cls, override(data, overrides), where=str(path))
+
+
+def build_config(cls: type[T], data: Mapping[str, Any], where: str = "config") -> T:
+    """Check `data` against the fields of the dataclass `cls`, nested dataclasses included, and build it.
+
+    >>> from torchelmo.bilm.config import BiLMConfig
+    >>> build_config(BiLMConfig, {"n_layres": 1})
+    Traceback (most recent call last):
+    torchelmo.errors.ConfigError: config: BiLMConfig has no key 'n_layres'. Did you mean 'n_layers'?
+    """
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{where}: expected a table of keys for {cls.__name__}, got {data!r}.")
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
+    for key in data:
+        if key not in fields:
+            raise ConfigError(f"{where}: {cls.__name__} has no key {key!r}.{suggest(key, fields)}")
+    hints = typing.get_type_hints(cls)
+    values = {key: _convert(hints[key], value, f"{where}: {key}") for key, value in data.items()}
+    missing = [
+        name
+        for name, field in fields.items()
+        if name not in values
+        and field.default is dataclasses.MISSING
+        and field.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ConfigError(f"{where}: {cls.__name__} needs {', '.join(map(repr, missing))}; add it to the file.")
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def config_to_dict(config: Any) -> dict[str, Any]:
+    """The plain, JSON- and TOML-ready form of a dataclass; `build_config` reads it back."""
+    return {key: _plain(value) for key, value in dataclasses.asdict(config).items()}
+
+
+def override(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Apply "key.sub=value" settings; a value is TOML where it parses as TOML, else plain text.
+
+    >>> override({"optim": {"lr": 1.0}}, ["optim.lr=0.1", "out=runs/mine"])
+    {'optim': {'lr': 0.1}, 'out': 'runs/mine'}
+    """
+    result: dict[str, Any] = {
+        key: dict(value) if isinstance(value, Mapping) else value for key, value in data.items()
+    }
+    for item in overrides:
+        name, equals, text = item.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"--set {item}: expected KEY=VALUE, for example --set optim.lr=0.1.")
+        *tables, key = name.strip().split(".")
+        target = result
+        for table in tables:
+            target = target.setdefault(table, {})
+            if not isinstance(target, dict):
+                raise ConfigError(f"--set {item}: {table!r} is a value, not a table with keys.")
+        target[key] = _parse_value(text)
+    return result
+
+
+def suggest(name: str, known: typing.Iterable[str]) -> str:
+    """' Did you mean …?' for the nearest known name, or the list of all of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(names)}."
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return str(value) if isinstance(value, Path) else value
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    """`value` as the type `hint`, or a ConfigError that names the place."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in arguments:
+            return None
+        options = [argument for argument in arguments if argument is not type(None)]
+        for option in options[:-1]:
+            try:
+                return _convert(option, value, where)
+            except ConfigError:
+                continue
+        return _convert(options[-1], value, where)
+    if origin is typing.Literal:
+        if value in arguments:
+            return value
+        raise ConfigError(f"{where}: expected one of {', '.join(map(repr, arguments))}, got {value!r}.")
+    if origin in (tuple, list):
+        return _convert_sequence(origin, arguments, value, where)
+    if origin is dict:
+        if isinstance(value, Mapping):
+            return dict(value)
+        raise ConfigError(f"{where}: expected a table, got {value!r}.")
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return value if isinstance(value, hint) else build_config(hint, value, where)
+    if hint is Path and isinstance(value, (str, Path)):
+        return Path(value)
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if hint is Any or (isinstance(value, hint) and (hint is bool or not isinstance(value, bool))):
+        return value
+    raise ConfigError(f"{where}: expected {getattr(hint, '__name__', hint)}, got {value!r}.")
+
+
+def _convert_sequence(origin: type, arguments: tuple[Any, ...], value: Any, where: str) -> Any:
+    if not isinstance(value, (list, tuple)):
+        raise ConfigError(f"{where}: expected a list, got {value!r}.")
+    if origin is tuple and Ellipsis not in arguments and len(arguments) != len(value):
+        raise ConfigError(f"{where}: expected {len(arguments)} values, got {value!r}.")
+    hints = [arguments[0]] * len(value) if origin is list or Ellipsis in arguments else arguments
+    return origin(_convert(hint, item, f"{where}[{i}]") for i, (hint, item) in enumerate(zip(hints, value)))
+
+
+def _what_is(path: Path) -> str:
+    return "a directory" if path.is_dir() else "no such file"

@@ -1,0 +1,115 @@
+"""Reading text of any compression line by line, and writing files that are whole or not there at all."""
+
+import bz2
+import contextlib
+import errno
+import gzip
+import lzma
+import os
+import shutil
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from torchelmo.errors import InputError, MissingFileError, OutputError
+
+_OPENERS: dict[str, Callable[..., IO[bytes]]] = {
+    ".gz": gzip.open,  # type: ignore[dict-item]
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
+_DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
+
+
+def require_file(path: str | Path, what: str = "a file") -> Path:
+    """`path`, if it is a readable file; an error that says what was expected if not."""
+    path = Path(path)
+    if path.is_dir():
+        raise MissingFileError(f"{path}: expected {what}, found a directory.")
+    if not path.exists():
+        raise MissingFileError(f"{path}: expected {what}, found nothing. Check the path.")
+    if not os.access(path, os.R_OK):
+        raise InputError(f"{path}: expected {what}, but it may not be read. Check its permissions.")
+    return path
+
+
+@contextlib.contextmanager
+def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
+    """A plain, .gz, .bz2 or .xz file as bytes; "-" is standard input."""
+    if str(path) == "-":
+        yield sys.stdin.buffer
+        return
+    path = require_file(path, "a text file")
+    try:
+        with _OPENERS.get(path.suffix, open)(path, "rb") as stream:
+            yield stream
+    except _DAMAGED as error:
+        raise InputError(
+            f"{path}: expected {path.suffix} data, but it is damaged or cut short ({error}). "
+            "Copy it again, or unpack it by hand to see how far it reads."
+        ) from error
+
+
+def read_lines(path: str | Path) -> Iterator[str]:
+    """The lines of a UTF-8 text file without their line ends. Only "\\n" and "\\r\\n" end a line."""
+    with open_bytes(path) as stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                text = line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{path}: line {number}: expected UTF-8, found the byte 0x{line[error.start]:02x} at "
+                    f"column {error.start + 1}. Convert the file first, for example with iconv -t UTF-8."
+                ) from error
+            yield text.removesuffix("\n").removesuffix("\r").removeprefix("\ufeff" if number == 1 else "")
+
+
+@contextlib.contextmanager
+def writing(path: str | Path) -> Iterator[Path]:
+    """A temporary name beside `path`: renamed to `path` when the block succeeds, removed when it does not."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with explaining(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield temporary
+            flush_to_disk(temporary)
+            os.replace(temporary, path)
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        else:
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def explaining(path: str | Path) -> Iterator[None]:
+    """Turn an operating-system refusal to write `path` into an OutputError that says what to do."""
+    try:
+        yield
+    except OutputError:
+        raise
+    except OSError as error:
+        if isinstance(error, (BrokenPipeError, MissingFileError)):
+            raise
+        advice = {
+            errno.ENOSPC: "The disk is full: free some space or choose another place.",
+            errno.EDQUOT: "Your quota is used up: free some space or choose another place.",
+            errno.EACCES: "You may not write there: choose another place or change its permissions.",
+            errno.EPERM: "You may not write there: choose another place or change its permissions.",
+            errno.EROFS: "That file system is read-only: choose another place.",
+            errno.ENOTDIR: "A part of that path is a file: choose another place.",
+            errno.EISDIR: "That is a directory: give the name of a file.",
+        }.get(error.errno or 0, "Nothing finished was left behind; try again.")
+        raise OutputError(f"{path}: could not be written ({error.strerror or error}). {advice}") from error
+
+
+def flush_to_disk(path: Path) -> None:
+    """Make sure that what was written survives a power cut before a rename makes it visible."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

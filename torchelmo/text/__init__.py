@@ -1,0 +1,1 @@
+"""① Text → tokens → character ids, vocabularies and batches."""

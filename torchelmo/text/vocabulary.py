@@ -1,0 +1,68 @@
+"""The words a softmax (or a word-input model) knows, one per line in `vocab.txt`."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from torchelmo.errors import InputError
+from torchelmo.files import read_lines, writing
+
+BEGIN, END, UNKNOWN = "<S>", "</S>", "<UNK>"
+
+
+class Vocabulary:
+    """Words by falling frequency, `<S>`, `</S>` and `<UNK>` among them (first, in files of ours).
+
+    >>> vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "the", "bow"])
+    >>> vocabulary.ids(["the", "arrow"]).tolist()
+    [3, 2]
+    """
+
+    def __init__(self, words: Sequence[str], where: str = "vocabulary") -> None:
+        self.words = list(words)
+        self._ids = {word: index for index, word in enumerate(self.words)}
+        if len(self._ids) != len(self.words):
+            seen: set[str] = set()
+            index, word = next((i, w) for i, w in enumerate(self.words) if w in seen or seen.add(w))  # type: ignore[func-returns-value]
+            raise InputError(f"{where}: line {index + 1}: {word!r} stands twice; every word may stand once.")
+        for mark in (BEGIN, END, UNKNOWN):
+            if mark not in self._ids:
+                raise InputError(f"{where}: expected the words {BEGIN}, {END} and {UNKNOWN}; {mark} is missing.")
+        self.unknown_id = self._ids[UNKNOWN]
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Vocabulary":
+        """One word per line; `!!!MAXTERMID`, a mark of older files, is skipped."""
+        words = [word for word in read_lines(path) if word != "!!!MAXTERMID"]
+        for number, word in enumerate(words, 1):
+            if not word:
+                raise InputError(f"{path}: line {number}: expected one word per line, found a blank line.")
+        return cls(words, where=str(path))
+
+    def write(self, path: str | Path) -> None:
+        with writing(path) as temporary:
+            temporary.write_text("".join(word + "\n" for word in self.words), encoding="utf-8")
+
+    def ids(self, words: Iterable[str]) -> npt.NDArray[np.int64]:
+        """The id of each word, that of `<UNK>` where it is not known."""
+        get, unknown = self._ids.get, self.unknown_id
+        return np.fromiter((get(word, unknown) for word in words), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.words)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self._ids
+
+    def __getitem__(self, index: int) -> str:
+        return self.words[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Vocabulary) and self.words == other.words
+
+    __hash__ = None  # type: ignore[assignment]
