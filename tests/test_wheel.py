@@ -1,0 +1,89 @@
+"""The wheel holds all that is needed: it runs in an environment of its own, far from the source tree."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
+
+EMBED = """
+import torch, torchelmo
+from torchelmo import BiLM, BiLMConfig, Elmo
+
+torch.manual_seed(0)
+config = BiLMConfig(filters=((1, 4), (2, 8)), n_highway=1, projection_dim=8, cell_dim=16)
+(vectors,) = Elmo(BiLM(config)).embed([["I", "took", "a", "bow"]], layers="all")
+print(torchelmo.__file__)
+print(torchelmo.__version__)
+print(vectors.shape)
+"""
+
+
+class Installed(NamedTuple):
+    wheel: Path
+    environment: Path
+    elsewhere: Path  # a directory that has nothing to do with the source tree
+
+    def run(self, program: str, *arguments: str) -> str:
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "COV_"))}
+        result = subprocess.run(
+            [self.environment / "bin" / program, *arguments],
+            cwd=self.elsewhere,
+            env=clean | {"COLUMNS": "120"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("wheel")
+    environment, elsewhere = folder / "environment", folder / "elsewhere"
+    elsewhere.mkdir()
+
+    def python(*arguments: object) -> None:
+        command = [sys.executable, *map(str, arguments)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stdout + result.stderr
+
+    python("-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT)
+    (wheel,) = folder.glob("*.whl")
+    python("-m", "venv", "--without-pip", environment)
+    new = environment / "bin" / "python"
+    python("-m", "pip", "--python", new, "install", "--quiet", "--no-deps", "--no-index", wheel)
+    # The dependencies are those of the running environment. A path in a .pth file brings its packages, but
+    # does not run its .pth files, so the source tree of an editable install stays out of sight.
+    (site_packages,) = environment.glob("lib/python*/site-packages")
+    (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    return Installed(wheel, environment, elsewhere)
+
+
+def test_the_wheel_embeds_a_sentence(installed):
+    file, version, shape = installed.run("python", "-c", EMBED).splitlines()
+    assert Path(file).is_relative_to(installed.environment)
+    assert version == "0.1.0"
+    assert shape == "(3, 4, 16)"
+
+
+def test_the_command_is_installed(installed):
+    assert "embed" in installed.run("torchelmo", "--help")
+    assert "embed" in installed.run("python", "-m", "torchelmo", "--help")
+
+
+def test_the_wheel_has_every_file_of_the_package_and_nothing_else(installed):
+    with zipfile.ZipFile(installed.wheel) as archive:
+        inside = {name for name in archive.namelist() if ".dist-info/" not in name}
+    package = ROOT / "torchelmo"
+    files = {path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert inside == {path.relative_to(ROOT).as_posix() for path in files}
+    assert "torchelmo/py.typed" in inside
