@@ -30,7 +30,7 @@ types: $(INSTALLED)  ## mypy
 	$(BIN)/mypy --strict torchelmo $(wildcard examples benchmarks)
 
 pytest: $(INSTALLED)  ## tests, with the coverage of the package
-	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report=term $(ARGS)
+	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --cov --cov-report=term $(ARGS)
 
 format: $(INSTALLED)  ## rewrite the code in the house format
 	$(BIN)/ruff check --fix $(CHECKED)
