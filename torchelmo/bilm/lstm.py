@@ -1,8 +1,8 @@
 """The LSTM of the biLM: its output is projected, and both cell and output are clipped.
 
-    i, j, f, o = W_x x_t + W_h h_{t−1} + b
+    i, j, f, o = x_t W_x + h_{t−1} W_h + b
     c_t = clip(σ(f + 1) ⊙ c_{t−1} + σ(i) ⊙ tanh(j))
-    h_t = clip(W_p (σ(o) ⊙ tanh(c_t)))
+    h_t = clip((σ(o) ⊙ tanh(c_t)) W_p)
 """
 
 import math
@@ -39,11 +39,12 @@ class ProjectedLSTM(nn.Module):
         self.input_dim, self.cell_dim, self.projection_dim = input_dim, cell_dim, projection_dim
         self.cell_clip, self.projection_clip = cell_clip, projection_clip
         self.backward = backward
-        # The rows of the first three are the gates i, j (candidate), f, o, as in the official files.
-        self.input_weight = nn.Parameter(torch.empty(4 * cell_dim, input_dim))
-        self.state_weight = nn.Parameter(torch.empty(4 * cell_dim, projection_dim))
+        # x · W orientation and the gates i, j (candidate), f, o side by side, as in the official files: one
+        # sentence at a time, this orientation is read twice as fast as its transpose.
+        self.input_weight = nn.Parameter(torch.empty(input_dim, 4 * cell_dim))
+        self.state_weight = nn.Parameter(torch.empty(projection_dim, 4 * cell_dim))
         self.bias = nn.Parameter(torch.empty(4 * cell_dim))
-        self.projection = nn.Parameter(torch.empty(projection_dim, cell_dim))
+        self.projection = nn.Parameter(torch.empty(cell_dim, projection_dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -70,11 +71,11 @@ class ProjectedLSTM(nn.Module):
 
     def step(self, x: Tensor, state: LSTMState) -> LSTMState:
         """One token of every row: (batch, input_dim) and the state before it -> the state after it."""
-        gates = x @ self.input_weight.T + state.hidden @ self.state_weight.T + self.bias
+        gates = x @ self.input_weight + state.hidden @ self.state_weight + self.bias
         i, j, f, o = gates.chunk(4, dim=-1)
         cell = torch.sigmoid(f + FORGET_BIAS) * state.cell + torch.sigmoid(i) * torch.tanh(j)
         cell = _clip(cell, self.cell_clip)
-        hidden = _clip((torch.sigmoid(o) * torch.tanh(cell)) @ self.projection.T, self.projection_clip)
+        hidden = _clip((torch.sigmoid(o) * torch.tanh(cell)) @ self.projection, self.projection_clip)
         return LSTMState(hidden, cell)
 
     def zero_state(self, x: Tensor) -> LSTMState:

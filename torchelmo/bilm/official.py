@@ -84,11 +84,11 @@ def official_layout(config: BiLMConfig) -> Iterator[Dataset]:
                 f"{theirs}/W_0",
                 (2 * projection, 4 * cell),
                 (f"{ours}.input_weight", f"{ours}.state_weight"),
-                lambda w: (_turned(w[:projection]), _turned(w[projection:])),
-                lambda of_input, of_state: torch.cat([of_input.T, of_state.T]),
+                lambda w: (w[:projection].contiguous(), w[projection:].contiguous()),
+                lambda of_input, of_state: torch.cat([of_input, of_state]),
             )
             yield _same(f"{theirs}/B", (4 * cell,), f"{ours}.bias")
-            yield _transposed(f"{theirs}/W_P_0", (cell, projection), f"{ours}.projection")
+            yield _same(f"{theirs}/W_P_0", (cell, projection), f"{ours}.projection")
     if config.softmax_words:
         # Not in the released files, and ignored by their readers: kept so that nothing is lost.
         if not config.tied_softmax:
