@@ -122,7 +122,7 @@ class BiLM(nn.Module):
             words, place = unique_rows(real)
             vectors = self.encoder(words)[place]
         x = vectors.new_zeros(mask.numel(), self.config.projection_dim)
-        return x.index_copy(0, places, vectors).view(*mask.shape, -1)
+        return x.index_copy(0, places, vectors).view(*mask.shape, self.config.projection_dim)
 
     def run_layers(
         self,

@@ -1,0 +1,58 @@
+"""Tiny models and the settings that all tests share."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import pytest
+import torch
+from official_files import WORDS, Official, random_official
+
+import torchelmo
+from torchelmo import BiLM
+
+# The same examples in every run and on every machine: a failure is found again by running the tests again.
+hypothesis.settings.register_profile(
+    "torchelmo", derandomize=True, deadline=None, database=None, max_examples=25, print_blob=False
+)
+hypothesis.settings.load_profile("torchelmo")
+
+PATHS = ["plain", "packed"]
+
+
+@pytest.fixture(params=PATHS)
+def path(request: pytest.FixtureRequest) -> str:
+    """Each of the ways in which a BiLM computes the same numbers."""
+    return str(request.param)
+
+
+@pytest.fixture
+def load_random(tmp_path: Path) -> Callable[..., BiLM]:
+    """An Official -> the BiLM that its files hold."""
+
+    def load(official: Official) -> BiLM:
+        folder = tmp_path / "official"
+        options, weights = official.write(folder)
+        vocabulary = None
+        if "embedding" in official.arrays:
+            vocabulary = folder / "words.txt"
+            vocabulary.write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+        return torchelmo.load_official(options, weights, vocabulary)
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def tiny_official() -> Official:
+    return random_official(seed=11, filters=((1, 4), (2, 4), (3, 6)), n_highway=2, projection_dim=8, cell_dim=16)
+
+
+@pytest.fixture(scope="session")
+def tiny_bilm(tiny_official: Official, tmp_path_factory: pytest.TempPathFactory) -> BiLM:
+    """A character model with two layers and 16 dimensions. Tests that change it take a deep copy."""
+    return torchelmo.load_official(*tiny_official.write(tmp_path_factory.mktemp("tiny")))
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
