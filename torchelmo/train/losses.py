@@ -1,0 +1,88 @@
+"""Hidden states (n, dim) and targets (n,) → the mean of −log p(target), by sampled, full or adaptive softmax.
+
+    full        log Σ_w exp(s_w) − s_target                              with s = W h + b
+    sampled     log(exp(s_target) + Σ_{w ∈ drawn, w ≠ target} exp(s_w) / π_w) − s_target
+
+π_w = 1 − (1 − q_w)^S is the probability that w is among S draws: the sum is that of the full softmax in
+expectation. Only weights of the targets and of the drawn words get a gradient.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchelmo.bilm.softmax import Softmax
+from torchelmo.errors import ConfigError, InputError
+
+
+class Negatives(NamedTuple):
+    """Words that all tokens of a window share as alternatives to their targets."""
+
+    words: Tensor  # (n,) distinct, rising
+    log_inclusion: Tensor  # (n,) log of the probability to be drawn at all
+
+
+class Sampler:
+    """Draws negatives by rank ("log-uniform", for words by falling frequency) or by counts ("unigram")."""
+
+    def __init__(
+        self,
+        n_words: int,
+        n_samples: int,
+        *,
+        proposal: Literal["log-uniform", "unigram"] = "log-uniform",
+        counts: Tensor | None = None,
+    ) -> None:
+        if n_words < 1 or n_samples < 1:
+            raise ConfigError(f"Sampler: expected at least one word and one draw, got {n_words} and {n_samples}.")
+        if proposal == "unigram":
+            if counts is None or len(counts) != n_words:
+                found = "none" if counts is None else len(counts)
+                raise ConfigError(f"Sampler: 'unigram' needs the counts of all {n_words} words, got {found}.")
+            weights = counts.double().cpu().clamp_min(1.0)  # a word with no count must still be drawn at times
+        else:
+            weights = torch.log1p(1.0 / torch.arange(1, n_words + 1, dtype=torch.float64))
+        share = weights / weights.sum()
+        self.n_words, self.n_samples = n_words, n_samples
+        self._upto = share.cumsum(0)
+        self._log_inclusion = torch.log(-torch.expm1(n_samples * torch.log1p(-share)))
+
+    def draw(self, generator: torch.Generator) -> Negatives:
+        """The same generator state gives the same words: on every rank, and after a resumed run."""
+        if self.n_samples >= self.n_words:  # then all of them, which is the full softmax
+            words = torch.arange(self.n_words)
+            return Negatives(words, torch.zeros(self.n_words))
+        points = torch.rand(self.n_samples, dtype=torch.float64, generator=generator)
+        words = torch.searchsorted(self._upto, points, right=True).clamp_max(self.n_words - 1).unique()
+        return Negatives(words, self._log_inclusion[words].float())
+
+
+def sampled_loss(softmax: nn.Module, hidden: Tensor, targets: Tensor, negatives: Negatives | None) -> Tensor:
+    """Needs `negatives` from a Sampler over the same words."""
+    if negatives is None:
+        raise InputError("sampled_loss: expected negatives, got None. Draw them with Sampler.draw.")
+    assert isinstance(softmax, Softmax)
+    words = negatives.words.to(hidden.device)
+    offset = softmax.bias[words] - negatives.log_inclusion.to(hidden)
+    alternatives = torch.addmm(offset, hidden, softmax.weight[words].T)
+    alternatives = alternatives.masked_fill(targets.unsqueeze(1) == words, -torch.inf)
+    own = (hidden * softmax.weight[targets]).sum(dim=1) + softmax.bias[targets]
+    scores = torch.cat([own.unsqueeze(1), alternatives], dim=1)
+    return (torch.logsumexp(scores, dim=1) - own).mean()
+
+
+def full_loss(softmax: nn.Module, hidden: Tensor, targets: Tensor, negatives: Negatives | None = None) -> Tensor:
+    """Exact."""
+    assert isinstance(softmax, Softmax)
+    return nn.functional.cross_entropy(nn.functional.linear(hidden, softmax.weight, softmax.bias), targets)
+
+
+def touched_rows(targets: Tensor, negatives: Negatives) -> Tensor:
+    """The rows of the softmax that `sampled_loss` gives a gradient, rising; all others have zero."""
+    return torch.cat([targets, negatives.words.to(targets.device)]).unique()
+
+
+Loss = Callable[[Any, Tensor, Tensor, Negatives | None], Tensor]
+LOSSES: dict[str, Loss] = {"sampled": sampled_loss, "full": full_loss}
