@@ -1,5 +1,6 @@
 """Settings: frozen dataclasses ← TOML + overrides. Unknown keys are errors with a suggestion."""
 
+import copy
 import dataclasses
 import difflib
 import tomllib
@@ -68,9 +69,7 @@ def override(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any
     >>> override({"optim": {"lr": 1.0}}, ["optim.lr=0.1", "out=runs/mine"])
     {'optim': {'lr': 0.1}, 'out': 'runs/mine'}
     """
-    result: dict[str, Any] = {
-        key: dict(value) if isinstance(value, Mapping) else value for key, value in data.items()
-    }
+    result: dict[str, Any] = copy.deepcopy(dict(data))
     for item in overrides:
         name, equals, text = item.partition("=")
         if not equals or not name.strip():

@@ -45,7 +45,10 @@ def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
     try:
         with _OPENERS.get(path.suffix, open)(path, "rb") as stream:
             yield stream
-    except _DAMAGED as error:
+    except (*_DAMAGED, OSError) as error:
+        # bz2 has no exception of its own: it raises an OSError without a number.
+        if not isinstance(error, _DAMAGED) and (type(error) is not OSError or error.errno is not None):
+            raise
         raise InputError(
             f"{path}: expected {path.suffix} data, but it is damaged or cut short ({error}). "
             "Copy it again, or unpack it by hand to see how far it reads."
@@ -81,7 +84,8 @@ def writing(path: str | Path) -> Iterator[Path]:
         if temporary.is_dir():
             shutil.rmtree(temporary, ignore_errors=True)
         else:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
 
 
 @contextlib.contextmanager
@@ -100,6 +104,7 @@ def explaining(path: str | Path) -> Iterator[None]:
             errno.EACCES: "You may not write there: choose another place or change its permissions.",
             errno.EPERM: "You may not write there: choose another place or change its permissions.",
             errno.EROFS: "That file system is read-only: choose another place.",
+            errno.EEXIST: "A part of that path is a file: choose another place.",
             errno.ENOTDIR: "A part of that path is a file: choose another place.",
             errno.EISDIR: "That is a directory: give the name of a file.",
         }.get(error.errno or 0, "Nothing finished was left behind; try again.")

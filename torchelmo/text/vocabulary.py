@@ -35,13 +35,19 @@ class Vocabulary:
     @classmethod
     def read(cls, path: str | Path) -> "Vocabulary":
         """One word per line; `!!!MAXTERMID`, a mark of older files, is skipped."""
-        words = [word for word in read_lines(path) if word != "!!!MAXTERMID"]
-        for number, word in enumerate(words, 1):
+        words = []
+        for number, word in enumerate(read_lines(path), 1):
             if not word:
                 raise InputError(f"{path}: line {number}: expected one word per line, found a blank line.")
+            if word != "!!!MAXTERMID":
+                words.append(word)
         return cls(words, where=str(path))
 
     def write(self, path: str | Path) -> None:
+        """One word per line; a word that a line cannot hold is refused, for it would read back as another."""
+        for index, word in enumerate(self.words):
+            if not word or "\n" in word or word.endswith("\r") or (index == 0 and word.startswith("\ufeff")):
+                raise InputError(f"{path}: word {index}: {word!r} cannot stand on a line of its own.")
         with writing(path) as temporary:
             temporary.write_text("".join(word + "\n" for word in self.words), encoding="utf-8")
 

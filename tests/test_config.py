@@ -1,0 +1,167 @@
+"""Dataclasses from TOML, and what is said about a wrong key or value."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from torchelmo.bilm.config import BiLMConfig
+from torchelmo.config import build_config, config_to_dict, load_config, override, suggest
+from torchelmo.errors import ConfigError, MissingFileError
+
+
+@dataclass(frozen=True)
+class Optim:
+    lr: float = 0.2
+    name: Literal["adagrad", "adam"] = "adagrad"
+
+
+@dataclass(frozen=True)
+class Run:
+    data: Path
+    steps: int = 10
+    optim: Optim = Optim()
+    seeds: list[int] = field(default_factory=list)
+    filters: tuple[tuple[int, int], ...] = ()
+    pair: tuple[int, str] = (0, "")
+    clip: float | None = 3.0
+    resume: bool = False
+    either: int | str = 0
+    extra: dict[str, Any] = field(default_factory=dict)
+    anything: Any = None
+
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise ConfigError(f"steps must not be negative, got {self.steps}.")
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "exp.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_file_with_overrides(tmp_path):
+    path = write(
+        tmp_path,
+        'data = "corpus"\nseeds = [1, 2]\nfilters = [[1, 2]]\npair = [3, "x"]\neither = "text"\n'
+        "anything = [1]\n[optim]\nlr = 1\n[extra]\na = 1\n",
+    )
+    run = load_config(Run, path, ["optim.name=adam", "steps = 20", "resume=true", "data=other place"])
+    assert run == Run(
+        data=Path("other place"),
+        steps=20,
+        optim=Optim(1.0, "adam"),
+        seeds=[1, 2],
+        filters=((1, 2),),
+        pair=(3, "x"),
+        resume=True,
+        either="text",
+        extra={"a": 1},
+        anything=[1],
+    )
+    assert isinstance(run.optim.lr, float)
+
+
+def test_there_and_back():
+    run = Run(data=Path("corpus"), filters=((1, 2), (3, 4)), clip=None, extra={"deep": {"list": (1, 2)}})
+    data = config_to_dict(run)
+    assert data["data"] == "corpus"
+    assert data["filters"] == [[1, 2], [3, 4]]
+    assert data["extra"] == {"deep": {"list": [1, 2]}}
+    assert build_config(Run, data) == Run(Path("corpus"), filters=((1, 2), (3, 4)), clip=None, extra=data["extra"])
+    assert build_config(BiLMConfig, config_to_dict(BiLMConfig())) == BiLMConfig()
+
+
+def test_a_built_dataclass_may_be_given():
+    assert build_config(Run, {"data": "d", "optim": Optim(0.5)}).optim == Optim(0.5)
+
+
+def test_an_unknown_key_with_a_suggestion(tmp_path):
+    path = write(tmp_path, 'data = "d"\n[optim]\nlrr = 1.0\n')
+    with pytest.raises(ConfigError, match=r"exp.toml: optim: Optim has no key 'lrr'. Did you mean 'lr'\?"):
+        load_config(Run, path)
+
+
+def test_an_unknown_key_without_a_near_one():
+    with pytest.raises(ConfigError, match=r"config: Optim has no key 'momentum'. Known: lr, name\."):
+        build_config(Optim, {"momentum": 1})
+
+
+def test_a_missing_key():
+    with pytest.raises(ConfigError, match=r"config: Run needs 'data'; add it to the file"):
+        build_config(Run, {})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("steps", "ten", r"steps: expected int, got 'ten'"),
+        ("steps", 1.5, r"steps: expected int, got 1.5"),
+        ("steps", True, r"steps: expected int, got True"),
+        ("resume", 1, r"resume: expected bool, got 1"),
+        ("clip", "x", r"clip: expected float, got 'x'"),
+        ("clip", True, r"clip: expected float, got True"),
+        ("optim", 3, r"optim: expected a table of keys for Optim, got 3"),
+        ("optim", {"name": "sgd"}, r"optim: name: expected one of 'adagrad', 'adam', got 'sgd'"),
+        ("seeds", 3, r"seeds: expected a list, got 3"),
+        ("seeds", [1, "b"], r"seeds\[1\]: expected int, got 'b'"),
+        ("filters", [[1, 2], [3]], r"filters\[1\]: expected 2 values, got \[3\]"),
+        ("pair", [1, 2], r"pair\[1\]: expected str, got 2"),
+        ("either", 1.5, r"either: expected str, got 1.5"),
+        ("extra", 1, r"extra: expected a table, got 1"),
+        ("data", 1, r"data: expected Path, got 1"),
+        ("steps", -1, r"config: steps must not be negative, got -1"),
+    ],
+)
+def test_a_wrong_value_names_the_place(key, value, words):
+    with pytest.raises(ConfigError, match=words):
+        build_config(Run, {"data": "d", key: value})
+
+
+@pytest.mark.parametrize("item", ["steps", "=3", " = 3", ""])
+def test_an_override_without_key_or_value(item):
+    with pytest.raises(ConfigError, match=r"expected KEY=VALUE, for example --set optim.lr=0.1"):
+        override({}, [item])
+
+
+def test_an_override_below_a_value():
+    with pytest.raises(ConfigError, match=r"--set steps.x=1: 'steps' is a value, not a table with keys"):
+        override({"steps": 3}, ["steps.x=1"])
+
+
+def test_overrides_leave_what_was_given_alone():
+    data = {"optim": {"deep": {"lr": 1}}, "list": [1]}
+    assert override(data, ["optim.deep.lr=2", "new.key=3", "list=[2]", "text=a=b"]) == {
+        "optim": {"deep": {"lr": 2}},
+        "list": [2],
+        "new": {"key": 3},
+        "text": "a=b",
+    }
+    assert data == {"optim": {"deep": {"lr": 1}}, "list": [1]}
+
+
+@pytest.mark.parametrize("text", ["steps = ", "steps = 1\nsteps = 2"])
+def test_wrong_toml(text, tmp_path):
+    with pytest.raises(ConfigError, match=r"exp.toml: expected valid TOML in UTF-8"):
+        load_config(Run, write(tmp_path, text))
+
+
+def test_toml_that_is_not_text(tmp_path):
+    path = tmp_path / "exp.toml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"exp.toml: expected valid TOML in UTF-8"):
+        load_config(Run, path)
+
+
+def test_no_file_or_a_directory(tmp_path):
+    with pytest.raises(MissingFileError, match=r"none.toml: expected a TOML configuration file, found no such file"):
+        load_config(Run, tmp_path / "none.toml")
+    with pytest.raises(MissingFileError, match="expected a TOML configuration file, found a directory"):
+        load_config(Run, tmp_path)
+
+
+def test_suggest():
+    assert suggest("n_layres", ["n_layers", "dim"]) == " Did you mean 'n_layers'?"
+    assert suggest("zzz", ["b", "a"]) == " Known: a, b."

@@ -1,0 +1,254 @@
+"""Reading any compression, and writing all or nothing."""
+
+import bz2
+import errno
+import gzip
+import io
+import lzma
+import os
+from pathlib import Path
+
+import pytest
+
+from torchelmo.errors import InputError, MissingFileError, OutputError, TorchelmoError
+from torchelmo.files import explaining, open_bytes, read_lines, require_file, writing
+
+COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+TEXT = "naïve\n\nbow and arrow\n日本\n"
+
+
+@pytest.fixture(params=COMPRESS)
+def suffix(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def write_text(folder: Path, suffix: str, data: bytes) -> Path:
+    path = folder / f"text.txt{suffix}"
+    path.write_bytes(COMPRESS[suffix](data))
+    return path
+
+
+# Reading
+
+
+def test_lines_of_every_compression(suffix, tmp_path):
+    path = write_text(tmp_path, suffix, TEXT.encode())
+    assert list(read_lines(path)) == ["naïve", "", "bow and arrow", "日本"]
+    assert list(read_lines(str(path))) == ["naïve", "", "bow and arrow", "日本"]
+
+
+def test_invalid_utf8_names_line_and_column(suffix, tmp_path):
+    path = write_text(tmp_path, suffix, b"good\nbad \xff here\n")
+    lines = read_lines(path)
+    assert next(lines) == "good"
+    with pytest.raises(InputError, match=r"text.txt\S*: line 2: expected UTF-8, found the byte 0xff at column 5.*iconv"):
+        next(lines)
+
+
+@pytest.mark.parametrize("cut", [1, 8, 20])
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
+def test_a_file_that_is_cut_short(suffix, cut, tmp_path):
+    path = write_text(tmp_path, suffix, TEXT.encode() * 50)
+    path.write_bytes(path.read_bytes()[:-cut])
+    with pytest.raises(InputError, match=rf"expected \{suffix} data, but it is damaged or cut short"):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
+def test_a_file_that_is_something_else(suffix, tmp_path):
+    path = tmp_path / f"text.txt{suffix}"
+    path.write_bytes(b"plain text, not compressed at all\n" * 3)
+    with pytest.raises(InputError, match=rf"expected \{suffix} data, but it is damaged"):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
+def test_a_byte_changed_in_the_middle(suffix, tmp_path):
+    path = write_text(tmp_path, suffix, os.urandom(3000).hex().encode())
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(bytes(data))
+    with pytest.raises(InputError, match="damaged"):
+        list(read_lines(path))
+
+
+def test_byte_order_mark_and_line_ends(tmp_path):
+    path = write_text(tmp_path, "", b"\xef\xbb\xbfone\r\ntwo\r\n\xef\xbb\xbfthree\rstill three\x85\xe2\x80\xa8")
+    with pytest.raises(InputError, match="line 3"):  # a lone 0x85 is Latin-1
+        list(read_lines(path))
+    path.write_bytes("\ufeffone\r\ntwo\n\ufeffthree\rstill\u2028three\x0c".encode())
+    assert list(read_lines(path)) == ["one", "two", "\ufeffthree\rstill\u2028three\x0c"]
+
+
+def test_an_empty_file_has_no_lines(suffix, tmp_path):
+    assert list(read_lines(write_text(tmp_path, suffix, b""))) == []
+
+
+def test_a_last_line_without_an_end(tmp_path):
+    assert list(read_lines(write_text(tmp_path, "", b"one\ntwo"))) == ["one", "two"]
+
+
+def test_standard_input(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
+    assert list(read_lines("-")) == ["naïve", "", "bow and arrow", "日本"]
+
+
+def test_invalid_standard_input(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xfe")))
+    with pytest.raises(InputError, match="line 1: expected UTF-8, found the byte 0xfe at column 1"):
+        list(read_lines("-"))
+
+
+def test_lines_are_read_as_they_are_asked_for(tmp_path):
+    """A file of any size in constant memory: what follows has not been looked at yet."""
+    lines = read_lines(write_text(tmp_path, "", b"one\n\xff\n"))
+    assert next(lines) == "one"
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(MissingFileError, match=r"nowhere.txt: expected a text file, found nothing. Check the path"):
+        list(read_lines(tmp_path / "nowhere.txt"))
+
+
+def test_a_directory(tmp_path):
+    with pytest.raises(MissingFileError, match="expected a text file, found a directory"):
+        list(read_lines(tmp_path))
+
+
+def test_a_missing_file_is_an_os_error_of_python_too(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        require_file(tmp_path / "nowhere")
+
+
+def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
+    path = write_text(tmp_path, "", b"secret")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(InputError, match=r"expected a text file, but it may not be read. Check its permissions"):
+        list(read_lines(path))
+
+
+def test_bytes(suffix, tmp_path):
+    with open_bytes(write_text(tmp_path, suffix, TEXT.encode())) as stream:
+        assert stream.read() == TEXT.encode()
+
+
+# Writing
+
+
+def test_writing_makes_folders_and_replaces(tmp_path):
+    path = tmp_path / "new" / "folder" / "out.txt"
+    for text in ("one", "two"):
+        with writing(path) as temporary:
+            assert temporary.parent == path.parent
+            temporary.write_text(text)
+            assert not path.exists() or path.read_text() == "one"
+        assert path.read_text() == text
+        assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("problem", [ValueError, KeyboardInterrupt, SystemExit, BrokenPipeError])
+def test_a_failure_leaves_nothing_and_keeps_the_old_file(problem, tmp_path):
+    path = tmp_path / "out.txt"
+    path.write_text("old")
+
+    def write() -> None:
+        with writing(path) as temporary:
+            temporary.write_text("half")
+            raise problem
+
+    with pytest.raises(problem):
+        write()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failure_in_a_folder_leaves_nothing(tmp_path):
+    def write() -> None:
+        with writing(tmp_path / "out") as temporary:
+            temporary.mkdir()
+            (temporary / "part").write_text("half")
+            raise ValueError
+
+    with pytest.raises(ValueError):
+        write()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_can_be_written_whole(tmp_path):
+    with writing(tmp_path / "out") as temporary:
+        temporary.mkdir()
+        (temporary / "part").write_text("whole")
+    assert (tmp_path / "out" / "part").read_text() == "whole"
+
+
+def test_disk_full(tmp_path, monkeypatch):
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    path = tmp_path / "out.txt"
+    with (
+        pytest.raises(OutputError, match=r"out.txt: could not be written \(No space left.*The disk is full: free"),
+        writing(path) as temporary,
+    ):
+        temporary.write_text("all")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EDQUOT, "Your quota is used up"),
+        (errno.EACCES, "You may not write there"),
+        (errno.EPERM, "You may not write there"),
+        (errno.EROFS, "read-only"),
+        (errno.EIO, "Nothing finished was left behind"),
+    ],
+)
+def test_other_refusals_say_what_to_do(number, advice, tmp_path, monkeypatch):
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(OutputError, match=advice), writing(tmp_path / "out.txt") as temporary:
+        temporary.write_text("all")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_where_a_folder_should_be(tmp_path):
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(OutputError, match=r"could not be written .*A part of that path is a file: choose another"),
+        writing(tmp_path / "file" / "out.txt"),
+    ):
+        pytest.fail("there is no place to write to")
+
+
+def test_a_folder_where_the_file_should_be(tmp_path):
+    (tmp_path / "out").mkdir()
+    with (
+        pytest.raises(OutputError, match="That is a directory: give the name of a file"),
+        writing(tmp_path / "out") as temporary,
+    ):
+        temporary.write_text("all")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_nothing_was_written_in_the_block(tmp_path):
+    with pytest.raises(TorchelmoError, match="could not be written"), writing(tmp_path / "out.txt"):
+        pass
+
+
+def test_errors_of_reading_pass_through_unchanged(tmp_path):
+    with pytest.raises(MissingFileError, match="found nothing"), explaining(tmp_path / "out.txt"):
+        require_file(tmp_path / "input.txt")
+    with pytest.raises(OutputError, match="^said already$"), explaining(tmp_path / "out.txt"):
+        raise OutputError("said already")
+
+
+def test_errors_of_whoever_reads_are_not_taken_for_damage(suffix, tmp_path):
+    path = write_text(tmp_path, suffix, b"text")
+    with pytest.raises(OutputError, match="^elsewhere$"), open_bytes(path):
+        raise OutputError("elsewhere")
+    with pytest.raises(PermissionError), open_bytes(path):
+        raise PermissionError(errno.EACCES, "no")
