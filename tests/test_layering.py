@@ -13,7 +13,7 @@ import torchelmo
 PACKAGE = Path(torchelmo.__file__).parent
 
 # For each part of the package, the parts that it may import beside itself.
-FOUNDATION = ["errors", "config", "files", "text"]
+FOUNDATION = ["errors", "config", "files", "progress", "text"]
 CORE = [*FOUNDATION, "bilm", "mix", "elmo"]
 WHOLE = "torchelmo"  # the package by its public names, which are those of the core
 AFTER = [*CORE, WHOLE]
@@ -21,7 +21,8 @@ ALLOWED: dict[str, list[str]] = {
     "errors": [],
     "config": ["errors"],
     "files": ["errors", "config"],
-    "text": ["errors", "config", "files"],
+    "progress": ["errors"],
+    "text": ["errors", "config", "files", "progress"],
     "bilm": FOUNDATION,
     "mix": [*FOUNDATION, "bilm"],
     "elmo": [*FOUNDATION, "bilm", "mix"],
