@@ -1,0 +1,137 @@
+"""The corpus folder: what is written is what is read, in the order of frequency."""
+
+import json
+
+import numpy as np
+import pytest
+
+from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError
+from torchelmo.text.characters import CharacterEncoder
+from torchelmo.train.corpus import Corpus
+from torchelmo.train.writer import write_corpus
+
+TRAIN = [["a", "bow", "and", "a", "rose"], ["a", "rose"], ["Ærø", "x" * 10_000]]
+HELDOUT = [["a", "new", "bow"]]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_corpus(tmp_path / "data", TRAIN, HELDOUT, vocab_size=6)
+    return tmp_path / "data"
+
+
+def test_types_stand_by_frequency_then_by_text_and_heldout_types_last(folder):
+    corpus = Corpus.open(folder)
+    assert corpus.types == ["<S>", "</S>", "<UNK>", "a", "rose", "and", "bow", "x" * 10_000, "Ærø", "new"]
+    assert corpus.counts.tolist() == [3, 3, 0, 3, 2, 1, 1, 1, 1, 0]
+    assert list(corpus.vocabulary) == corpus.types[:6]
+    assert (corpus.n_types, corpus.n_tokens, corpus.n_sentences) == (10, 9, 3)
+
+
+def test_sentences_come_back(folder):
+    assert list(Corpus.open(folder).sentences()) == TRAIN
+    assert list(Corpus.open(folder, "heldout").sentences()) == HELDOUT
+
+
+def test_the_characters_are_those_of_the_encoder(folder):
+    corpus = Corpus.open(folder)
+    assert corpus.characters.dtype == np.int16
+    assert np.array_equal(corpus.characters, CharacterEncoder(50).encode(corpus.types))
+
+
+def test_targets_outside_the_vocabulary_are_unknown(folder):
+    corpus = Corpus.open(folder)
+    assert corpus.targets(np.array([0, 1, 3, 5, 6, 9])).tolist() == [0, 1, 3, 5, 2, 2]
+    assert corpus.target_counts.tolist() == [3, 3, 3, 3, 2, 1]  # all of one direction: 9 tokens and the marks
+    assert corpus.counts[2] == 0  # the file is not changed by it
+
+
+def test_the_card_says_what_was_found(folder):
+    card = Corpus.open(folder).card
+    assert card["parts"]["train"] == {
+        "sentences": 3,
+        "tokens": 9,
+        "types": 6,
+        "oov_rate": pytest.approx(3 / 9),
+    }
+    assert card["parts"]["heldout"]["oov_rate"] == pytest.approx(2 / 3)
+    assert (card["vocabulary"], card["types"]) == (6, 10)
+
+
+def test_the_vocabulary_holds_only_what_was_seen_in_training(tmp_path):
+    corpus = write_corpus(tmp_path / "data", TRAIN, HELDOUT, vocab_size=1000)
+    assert len(corpus.vocabulary) == 9
+    assert "new" not in corpus.vocabulary
+    assert corpus.card["settings"]["vocab_size"] == 1000
+
+
+def test_marks_in_the_text_are_the_marks(tmp_path):
+    corpus = write_corpus(tmp_path / "data", [["<UNK>", "!!!MAXTERMID", "</S>"]])
+    assert corpus.tokens.tolist() == [2, 2, 1]
+    assert len(corpus.vocabulary) == corpus.card["vocabulary"] == 3
+    assert corpus.card["parts"]["train"]["oov_rate"] == pytest.approx(2 / 3)
+
+
+def test_an_empty_text_is_refused_and_leaves_nothing(tmp_path):
+    with pytest.raises(InputError, match="Expected text to train on, found no token"):
+        write_corpus(tmp_path / "data", [[]])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_vocabulary_without_room_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="vocab_size must be more than 3, the number of marks; got 3"):
+        write_corpus(tmp_path / "data", TRAIN, vocab_size=3)
+
+
+def test_a_folder_that_is_in_use_is_not_overwritten(folder):
+    with pytest.raises(OutputError, match="could not be written"):
+        write_corpus(folder, TRAIN)
+    assert list(Corpus.open(folder, "heldout").sentences()) == HELDOUT
+
+
+def test_a_missing_part_says_how_to_get_it(tmp_path):
+    write_corpus(tmp_path / "data", TRAIN)
+    with pytest.raises(InputError, match=r"expected a heldout part, but .* Prepare it again with --heldout"):
+        Corpus.open(tmp_path / "data", "heldout")
+    assert not list((tmp_path / "data").glob(".*"))
+
+
+def test_a_folder_without_a_card_is_not_prepared_text(tmp_path):
+    with pytest.raises(
+        MissingFileError, match=r"expected a folder that `torchelmo prepare` wrote, found no card\.json"
+    ):
+        Corpus.open(tmp_path)
+
+
+def test_a_damaged_card_is_refused(folder):
+    (folder / "card.json").write_text("{", encoding="utf-8")
+    with pytest.raises(InputError, match=r"card\.json: expected JSON in UTF-8"):
+        Corpus.open(folder)
+    (folder / "card.json").write_text(json.dumps({"format": 99}), encoding="utf-8")
+    with pytest.raises(InputError, match="expected prepared text of format 1, found 99"):
+        Corpus.open(folder)
+
+
+def test_damaged_arrays_are_refused(folder):
+    whole = (folder / "train.tokens.npy").read_bytes()
+    (folder / "train.tokens.npy").write_bytes(whole[:-4])
+    with pytest.raises(
+        InputError, match=r"train\.tokens\.npy: expected a NumPy array, but it is damaged or cut"
+    ):
+        Corpus.open(folder)
+    np.save(folder / "train.tokens.npy", np.zeros(9, dtype=np.int32))
+    with pytest.raises(InputError, match=r"expected uint32 of shape n, found int32 of shape \(9,\)"):
+        Corpus.open(folder)
+    np.save(folder / "train.tokens.npy", np.zeros(8, dtype=np.uint32))
+    with pytest.raises(InputError, match=r"expected 9 tokens in train\.tokens\.npy, found 8"):
+        Corpus.open(folder)
+    (folder / "train.tokens.npy").unlink()
+    with pytest.raises(MissingFileError, match="expected an array of prepared text, found nothing"):
+        Corpus.open(folder)
+
+
+def test_a_changed_vocabulary_is_refused(folder):
+    with (folder / "vocab.txt").open("a", encoding="utf-8") as file:
+        file.write("extra\n")
+    with pytest.raises(InputError, match=r"vocab\.txt: expected 6 words, found 7"):
+        _ = Corpus.open(folder).vocabulary

@@ -1,0 +1,1 @@
+"""Training a biLM: prepare the text, run the loop, measure what was learnt."""

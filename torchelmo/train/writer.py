@@ -1,0 +1,229 @@
+"""Writing a corpus folder in constant memory: ids are numbered as types appear, then once more by frequency.
+
+card.json  vocab.txt  types.txt  counts.npy  characters.npy  {train,heldout}.{tokens,offsets}.npy
+"""
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from torchelmo.errors import ConfigError, InputError, OutputError
+from torchelmo.files import flush_to_disk, writing
+from torchelmo.text.characters import CharacterEncoder
+from torchelmo.text.vocabulary import BEGIN, END, UNKNOWN
+from torchelmo.train.corpus import BEGIN_ID, END_ID, FORMAT, UNKNOWN_ID, Corpus, Part
+
+MARKS = (BEGIN, END, UNKNOWN)
+_PIECE = 1 << 20  # numbers that are renumbered at once
+# A line of older vocabulary files that readers skip: not a word that a softmax can have.
+_NOT_A_WORD = "!!!MAXTERMID"
+
+
+class CorpusWriter:
+    """Sentences in, in their order; `finish` sorts the types and writes everything into `folder`.
+
+    Only the types are held in memory; the ids wait in files beside the result.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True)
+        self._numbers = {mark: number for number, mark in enumerate(MARKS)}  # type -> provisional id
+        self._parts = {part: _Spill(folder, part) for part in ("train", "heldout")}
+
+    def add(
+        self,
+        part: Part,
+        types: Sequence[str],
+        ids: npt.NDArray[np.integer[Any]],
+        lengths: npt.NDArray[np.integer[Any]],
+    ) -> None:
+        """Sentences as indices into `types`, one after another, and the number of tokens of each."""
+        numbers = self._numbers
+        number = np.fromiter(
+            (UNKNOWN_ID if word == _NOT_A_WORD else numbers.setdefault(word, len(numbers)) for word in types),
+            dtype=np.uint32,
+            count=len(types),
+        )
+        self._parts[part].add(number[ids], lengths, len(numbers))
+
+    def finish(self, *, vocab_size: int, max_characters: int, card: Mapping[str, Any]) -> dict[str, Any]:
+        """Write all files, card.json last; returns what it holds."""
+        if vocab_size <= len(MARKS):
+            raise ConfigError(
+                f"vocab_size must be more than {len(MARKS)}, the number of marks; got {vocab_size}."
+            )
+        train, heldout = self._parts["train"], self._parts["heldout"]
+        if not train.n_sentences:
+            raise InputError(
+                "Expected text to train on, found no token in the training part. "
+                "Check the files; a small text may need a smaller --heldout."
+            )
+        words = list(self._numbers)
+        counts = np.zeros(len(words), dtype=np.int64)
+        counts[: len(train.counts)] = train.counts[: len(words)]
+        # Python's order of strings, by code point, is the same everywhere.
+        order = np.array(
+            [*range(len(MARKS)), *sorted(range(len(MARKS), len(words)), key=lambda i: (-counts[i], words[i]))]
+        )
+        rank = np.empty(len(words), dtype=np.uint32)
+        rank[order] = np.arange(len(words), dtype=np.uint32)
+        counts, types = counts[order], [words[i] for i in order]
+        size = min(vocab_size, int(np.count_nonzero(counts[len(MARKS) :])) + len(MARKS))
+        counts[[BEGIN_ID, END_ID]] += train.n_sentences
+        _write_text(self.folder / "types.txt", types)
+        _write_text(self.folder / "vocab.txt", types[:size])
+        _write_array(self.folder / "counts.npy", "int64", (len(types),), [counts])
+        characters = CharacterEncoder(max_characters)
+        _write_array(
+            self.folder / "characters.npy",
+            "int16",
+            (len(types), max_characters),
+            (characters.encode(types[i : i + 65536]) for i in range(0, len(types), 65536)),
+        )
+        parts = {part: spill.finish(rank, size) for part, spill in self._parts.items() if spill.n_sentences}
+        if not heldout.n_sentences:
+            heldout.discard()
+        settings = {**card.get("settings", {}), "vocab_size": vocab_size, "max_characters": max_characters}
+        whole = {
+            "format": FORMAT,
+            "types": len(types),
+            "vocabulary": size,
+            "parts": parts,
+            **card,
+            "settings": settings,
+        }
+        _write_text(self.folder / "card.json", [json.dumps(whole, indent=2, ensure_ascii=False)])
+        return whole
+
+    def __enter__(self) -> "CorpusWriter":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for spill in self._parts.values():
+            spill.close()
+
+
+def write_corpus(
+    folder: str | Path,
+    train: Iterable[Sequence[str]],
+    heldout: Iterable[Sequence[str]] = (),
+    *,
+    vocab_size: int = 50_000,
+    max_characters: int = 50,
+) -> Corpus:
+    """A corpus folder from sentences that are lists of tokens already; returns its training part."""
+    with writing(folder) as temporary, CorpusWriter(temporary) as writer:
+        sentences: dict[Part, Iterable[Sequence[str]]] = {"train": train, "heldout": heldout}
+        for part, texts in sentences.items():
+            for sentence in filter(None, texts):
+                writer.add(part, sentence, np.arange(len(sentence)), np.array([len(sentence)]))
+        writer.finish(vocab_size=vocab_size, max_characters=max_characters, card={"tokenizer": "none"})
+    return Corpus(folder)
+
+
+class _Spill:
+    """The sentences of one part with provisional ids, in files, until the types are in order."""
+
+    def __init__(self, folder: Path, part: str) -> None:
+        self._folder, self._part = folder, part
+        self._ids: IO[bytes] = (folder / f".{part}.ids").open("w+b")
+        self._lengths: IO[bytes] = (folder / f".{part}.lengths").open("w+b")
+        self.counts = np.zeros(1024, dtype=np.int64)  # at least as long as there are types
+        self.n_sentences = self.n_tokens = 0
+
+    def add(self, ids: npt.NDArray[np.uint32], lengths: npt.NDArray[np.integer[Any]], n_types: int) -> None:
+        if n_types > len(self.counts):
+            self.counts = np.concatenate(
+                [self.counts, np.zeros(2 * n_types - len(self.counts), dtype=np.int64)]
+            )
+        distinct, times = np.unique(ids, return_counts=True)
+        self.counts[distinct] += times
+        self._ids.write(ids.astype(np.uint32, copy=False).tobytes())
+        self._lengths.write(lengths.astype(np.uint32).tobytes())
+        self.n_sentences += len(lengths)
+        self.n_tokens += len(ids)
+
+    def finish(self, rank: npt.NDArray[np.uint32], vocabulary: int) -> dict[str, Any]:
+        """Write the arrays of this part; returns its line of the card."""
+        tokens, offsets = (self._folder / f"{self._part}.{name}.npy" for name in ("tokens", "offsets"))
+        known = 0
+
+        def renumbered() -> Iterator[npt.NDArray[np.uint32]]:
+            nonlocal known
+            for piece in _pieces(self._ids):
+                ids = rank[piece]
+                known += int(np.count_nonzero((ids < vocabulary) & (ids != UNKNOWN_ID)))
+                yield ids
+
+        def ends() -> Iterator[npt.NDArray[np.int64]]:
+            yield np.zeros(1, dtype=np.int64)
+            last = 0
+            for piece in _pieces(self._lengths):
+                cumulative = np.cumsum(piece, dtype=np.int64) + last
+                last = int(cumulative[-1])
+                yield cumulative
+
+        _write_array(tokens, "uint32", (self.n_tokens,), renumbered())
+        _write_array(offsets, "int64", (self.n_sentences + 1,), ends())
+        self.discard()
+        return {
+            "sentences": self.n_sentences,
+            "tokens": self.n_tokens,
+            "types": int(np.count_nonzero(self.counts)),
+            "oov_rate": 1 - known / self.n_tokens,
+        }
+
+    def close(self) -> None:
+        self._ids.close()
+        self._lengths.close()
+
+    def discard(self) -> None:
+        self.close()
+        for file in (self._ids, self._lengths):
+            Path(file.name).unlink()
+
+
+def replace_folder(folder: Path, *, overwrite: bool) -> None:
+    """Make sure before the work that `folder` can be written, and after it that an earlier result is gone."""
+    if folder.is_dir() and not any(folder.iterdir()):
+        return
+    if folder.exists() and not overwrite:
+        raise OutputError(
+            f"{folder}: expected a new or empty folder, found something there. "
+            "Choose another --out, or say --overwrite to replace prepared text."
+        )
+    if folder.exists() and not (folder / "card.json").is_file():
+        raise OutputError(
+            f"{folder}: only prepared text is overwritten, and this has no card.json. Choose another --out."
+        )
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def _pieces(file: IO[bytes]) -> Iterator[npt.NDArray[np.uint32]]:
+    file.seek(0)
+    while data := file.read(4 * _PIECE):
+        yield np.frombuffer(data, dtype=np.uint32)
+
+
+def _write_array(path: Path, dtype: str, shape: tuple[int, ...], pieces: Iterable[npt.NDArray[Any]]) -> None:
+    """An .npy file of a known shape, piece by piece; the bytes are the same on every machine."""
+    little = np.dtype(dtype).newbyteorder("<")
+    with path.open("wb") as file:
+        header = {"descr": np.lib.format.dtype_to_descr(little), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for piece in pieces:
+            file.write(piece.astype(little, copy=False).tobytes())
+    flush_to_disk(path)
+
+
+def _write_text(path: Path, lines: Iterable[str]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(line + "\n" for line in lines)
+    flush_to_disk(path)
