@@ -94,7 +94,7 @@ def show_word_in_context(vectors: dict[str, npt.NDArray[np.float32]], trained: b
     console.print()
 
 
-def show_speed(elmo: Elmo, n_sentences: int = 200) -> None:
+def show_speed(elmo: Elmo, n_sentences: int = 100) -> None:
     chance = random.Random(0)
     words = ["".join(chance.choices(ascii_lowercase, k=chance.randint(1, 10))) for _ in range(2000)]
     sentences = [chance.choices(words, k=chance.randint(5, 35)) for _ in range(n_sentences)]
