@@ -1,8 +1,9 @@
 """The bidirectional language model: characters → token vectors → layers, with state in and out.
 
-    h_0 = [x ; x]        h_j = [→h_j ; ←h_j]        →h_j = LSTM_j(→h_{j−1}) (+ →h_{j−1} where j > 1)
+h_0 = [x ; x]        h_j = [→h_j ; ←h_j]        →h_j = LSTM_j(→h_{j−1}) (+ →h_{j−1} where j > 1)
 """
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from torchelmo.bilm.char_cnn import CharCNN, WordEmbedding
 from torchelmo.bilm.config import BiLMConfig
 from torchelmo.bilm.lstm import LSTMState, ProjectedLSTM
+from torchelmo.bilm.packed import PackedBiLM
+from torchelmo.bilm.products import Precision
 from torchelmo.bilm.softmax import Softmax
 from torchelmo.bilm.unique import unique_rows
 from torchelmo.errors import InputError
@@ -51,6 +54,7 @@ class BiLM(nn.Module):
         if config.softmax_words:
             tied = self.encoder.embedding if config.tied_softmax else None
             self.softmax = Softmax(config.softmax_words, config.projection_dim, tied)
+        self._packed: dict[str, tuple[Any, PackedBiLM]] = {}
         self._check_vocabulary()
 
     def forward(
@@ -82,10 +86,14 @@ class BiLM(nn.Module):
             raise InputError(f"BiLM: expected int64 ids, got {ids.dtype}. Use Elmo.encode to make them.")
         limit = config.n_characters if characters else config.n_words + 1
         if ids.numel() and not (0 <= int(ids.min()) and int(ids.max()) < limit):
-            raise InputError(f"BiLM: expected ids from 0 to {limit - 1}, got {int(ids.min())} to {int(ids.max())}.")
+            raise InputError(
+                f"BiLM: expected ids from 0 to {limit - 1}, got {int(ids.min())} to {int(ids.max())}."
+            )
         mask = (ids > 0).any(dim=-1) if characters else ids > 0
         if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
-            raise InputError("BiLM: padding (id 0) must stand after the tokens of a row, not before or between them.")
+            raise InputError(
+                "BiLM: padding (id 0) must stand after the tokens of a row, not before or between them."
+            )
         return mask
 
     def add_boundaries(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,7 +142,52 @@ class BiLM(nn.Module):
     ) -> BiLMOutput:
         """Token vectors (batch, tokens, projection_dim) -> all layers."""
         self._check_state(state, len(x))
-        return self._run_plain(x, mask, state)
+        if path == "plain" or (path == "auto" and self._needs_gradients(x)):
+            return self._run_plain(x, mask, state)
+        places = mask.flatten().nonzero().squeeze(1)
+        flat, after = self.run_flat(x.flatten(0, 1)[places], mask.sum(dim=1).tolist(), state)
+        layers = flat.new_zeros(len(flat), mask.numel(), flat.shape[-1]).index_copy_(1, places, flat)
+        return BiLMOutput(layers.view(len(flat), *mask.shape, -1), mask, after)
+
+    def run_flat(
+        self,
+        x: Tensor,
+        lengths: Sequence[int],
+        state: BiLMState | None = None,
+        *,
+        precision: Precision = "float32",
+    ) -> tuple[Tensor, BiLMState]:
+        """The packed path itself, without padding and without gradients.
+
+        (n_tokens, projection_dim), sentence after sentence -> (n_layers + 1, n_tokens, dim) in the same order.
+        """
+        before = self.zero_state(len(lengths)) if state is None else state
+        layers, hidden, cell = self._packed_lstms(precision).run(x.detach(), lengths, *before)
+        return layers, BiLMState(hidden, cell)
+
+    def _packed_lstms(self, precision: Precision) -> PackedBiLM:
+        """The prepared weights; prepared anew when a parameter was replaced or written to."""
+        lstms = [self.direction_lstms(direction) for direction in self.config.directions]
+        key = weights_key(
+            parameter for of_direction in lstms for lstm in of_direction for parameter in lstm.parameters()
+        )
+        kept = self._packed.get(precision)
+        if kept is None or kept[0] != key:
+            self._packed.pop(precision, None)  # before the new ones are made: never three copies in memory
+            kept = key, PackedBiLM(lstms, residual=self.config.residual, precision=precision)
+            self._packed[precision] = kept
+        return kept[1]
+
+    def _needs_gradients(self, x: Tensor) -> bool:
+        if not torch.is_grad_enabled():
+            return False
+        directions = map(self.direction_lstms, self.config.directions)
+        return x.requires_grad or any(
+            p.requires_grad for lstms in directions for lstm in lstms for p in lstm.parameters()
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_packed": {}}  # a copy prepares its own weights
 
     def _run_plain(self, x: Tensor, mask: Tensor, state: BiLMState | None) -> BiLMOutput:
         tracks: list[list[Tensor]] = []  # for each direction, its layers
@@ -189,7 +242,10 @@ class BiLM(nn.Module):
     def _check_vocabulary(self) -> None:
         size = self.config.softmax_words or self.config.n_words
         if self.vocabulary is not None and size and len(self.vocabulary) != size:
-            raise InputError(f"BiLM: the model has {size} words, the vocabulary {len(self.vocabulary)}.")
+            raise InputError(
+                f"{self.vocabulary.where}: expected the {size} words of the model, found {len(self.vocabulary)}. "
+                "Is it the vocabulary of another model?"
+            )
 
 
 def _build_lstm(config: BiLMConfig, direction: str) -> ProjectedLSTM:
@@ -201,3 +257,8 @@ def _build_lstm(config: BiLMConfig, direction: str) -> ProjectedLSTM:
         projection_clip=config.projection_clip,
         backward=direction == "backward",
     )
+
+
+def weights_key(parameters: Iterable[Tensor]) -> tuple[tuple[int, int], ...]:
+    """Changes when a parameter is replaced, moved or written to (though not by way of `.data`)."""
+    return tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters)

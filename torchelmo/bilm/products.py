@@ -1,0 +1,93 @@
+"""x · W for a fixed W, as fast as this machine can: each way is a small class that is called with x."""
+
+import logging
+import warnings
+from functools import cache
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+Precision = Literal["float32", "float16"]
+
+log = logging.getLogger(__name__)
+
+# Below these sizes the plain product is as fast, and nothing is held twice.
+_FEW_ROWS = 4
+_MIN_PACKED = 1 << 18
+_MIN_HALF = 1 << 18
+
+
+class Product(Protocol):
+    def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
+        """x · W (+ add): (rows, input_dim) -> (rows, output_dim). The result may be written over."""
+
+
+class PlainProduct:
+    """The weight as it is: for any device, and the fastest for a few rows."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+
+    def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
+        return torch.mm(x, self.weight) if add is None else torch.addmm(add, x, self.weight)
+
+
+class PackedProduct:
+    """The weight once more in oneDNN's own order: twice as fast for small batches; exact float32."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.plain = PlainProduct(weight)
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.T.contiguous(), None)
+
+    def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
+        if len(x) < _FEW_ROWS:
+            return self.plain(x, add)
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, None, "none", [], "")
+        return product if add is None else product.add_(add)
+
+
+class HalfProduct:
+    """The weight in float16, products summed in float32: half the memory to read, at any batch size."""
+
+    def __init__(self, weight: Tensor) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the operator announces that quantisation will move elsewhere
+            self.packed = torch.ops.quantized.linear_prepack_fp16(weight.T.contiguous(), None)
+
+    def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
+        product: Tensor = torch.ops.quantized.linear_dynamic_fp16(x, self.packed)
+        return product if add is None else product.add_(add)
+
+
+def choose_product(weight: Tensor, precision: Precision, *, small_batches: bool) -> Product:
+    """The fastest product for a weight (input_dim, output_dim); `small_batches`: it is used step by step."""
+    on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
+    if precision == "float16" and on_cpu and weight.numel() >= _MIN_HALF and has_half():
+        return HalfProduct(weight)
+    if small_batches and on_cpu and weight.numel() >= _MIN_PACKED and _has_packed():
+        return PackedProduct(weight)
+    return PlainProduct(weight)
+
+
+@cache
+def has_half() -> bool:
+    """Whether this CPU and this PyTorch have the float16 operator; says so once where they do not."""
+    return _works(
+        HalfProduct, "float16 weights are not to be had on this machine: float32 is used instead (%s)."
+    )
+
+
+@cache
+def _has_packed() -> bool:
+    return _works(PackedProduct, "oneDNN's packed product is not to be had here: the plain one is used (%s).")
+
+
+def _works(kind: Any, message: str) -> bool:
+    weight, x = torch.eye(16), torch.arange(128.0).view(8, 16)
+    try:
+        product = kind(weight)(x)
+    except (RuntimeError, AttributeError, NotImplementedError) as error:
+        log.info(message, str(error).splitlines()[0])
+        return False
+    return torch.equal(product, x)
