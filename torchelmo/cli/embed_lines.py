@@ -1,0 +1,149 @@
+"""The work of `torchelmo embed`: lines → vectors → spool → file. It may stop anywhere and go on later."""
+
+import contextlib
+import dataclasses
+import os
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from torchelmo.cli.background import in_background
+from torchelmo.cli.ending import WrongCallError
+from torchelmo.cli.outputs import FORMATS, MOST_SAFETENSORS_LINES
+from torchelmo.cli.spool import Array, Spool
+from torchelmo.errors import InputError, OutputError
+from torchelmo.files import explaining, flush_to_disk, read_lines
+from torchelmo.progress import progress
+
+if TYPE_CHECKING:
+    from torchelmo.elmo import Elmo, Layers
+
+# Vectors are computed and committed in chunks that depend on the text alone. A resumed run begins at a chunk,
+# so it makes the same batches, and gives the same numbers to the last bit.
+CHUNK_LINES, CHUNK_CHARACTERS = 2048, 2**20
+
+LAYERS = ("all", "top", "average")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """All that decides the numbers: a run goes on only with the settings it was begun with."""
+
+    model: str  # a hash of the weights
+    layers: str
+    tokenize: str | None
+    pool: Literal["mean", "max"] | None
+    dtype: Literal["float32", "float16"]
+    precision: Literal["float32", "float16"]
+    batch_tokens: int
+    state: Literal["reset", "carry"]
+    device: str
+
+
+def embed_lines(spool: Spool, elmo: "Elmo", input_: str, settings: Settings, n_lines: int | None) -> None:
+    """Compute what the spool does not have yet; writing overlaps with computing."""
+
+    def write(item: tuple[str, Array] | None) -> None:
+        if item is None:
+            spool.commit()
+        else:
+            spool.append(item[0], _pooled(item[1], settings.pool))
+
+    lines = read_lines(input_)
+    _skip_known(lines, spool, input_)
+    with (
+        progress("embed", n_lines, done=spool.n_lines, unit="lines") as advance,
+        in_background(write) as put,
+        contextlib.closing(_vectors(elmo, lines, settings)) as items,
+    ):
+        for item in items:
+            put(item)
+            if item is not None:
+                advance(1)
+    if not spool.n_lines:
+        raise InputError(f"{input_}: expected text, one sentence per line; it is empty.")
+
+
+def put_together(spool: Spool, out: Path) -> None:
+    """The file itself: made inside the spool's folder, and moved to its name when it is whole."""
+    spool.close()
+    made = spool.folder / f"made{out.suffix}"
+    with explaining(out), progress(f"write {out.name}", spool.n_lines, unit="lines") as advance:
+        FORMATS[out.suffix](spool, made, advance)
+        flush_to_disk(made)
+        os.replace(made, out)
+    spool.remove()
+
+
+def check_size(out: Path, n_lines: int) -> None:
+    """What a format cannot hold is said as soon as it is known."""
+    if out.suffix == ".safetensors" and n_lines > MOST_SAFETENSORS_LINES:
+        raise OutputError(
+            f"{out}: a .safetensors file has room for {MOST_SAFETENSORS_LINES:,} lines, the text has more. "
+            "Write .h5 instead, or split the text."
+        )
+
+
+def _vectors(
+    elmo: "Elmo", lines: Iterator[str], settings: Settings
+) -> Generator[tuple[str, Array] | None, None, None]:
+    """Each line with its array, and None at the end of every chunk."""
+    waiting: deque[str] = deque()  # lines that were read, whose vectors are not there yet
+    layers: Layers = settings.layers if settings.layers in LAYERS else int(settings.layers)  # type: ignore[assignment]
+
+    def sentences(chunk: Iterable[str]) -> Iterator[list[str] | str]:
+        for text in chunk:
+            waiting.append(text)
+            yield text if settings.tokenize else text.split()
+
+    # A carried state runs through the whole text: one chunk, which is why it cannot be resumed.
+    for chunk in [lines] if settings.state == "carry" else _chunks(lines):
+        arrays = elmo.stream(
+            sentences(chunk),
+            layers,
+            batch_tokens=settings.batch_tokens,
+            precision=settings.precision,
+            state=settings.state,
+            lang=settings.tokenize or "en",
+        )
+        for array in arrays:
+            yield waiting.popleft(), array
+        yield None
+
+
+def _chunks(lines: Iterator[str]) -> Iterator[list[str]]:
+    chunk: list[str] = []
+    n_characters = 0
+    for line in lines:
+        chunk.append(line)
+        n_characters += len(line)
+        if len(chunk) >= CHUNK_LINES or n_characters >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, n_characters = [], 0
+    if chunk:
+        yield chunk
+
+
+def _pooled(array: Array, pool: str | None) -> Array:
+    """(..., tokens, dim) -> (..., dim), zeros where there are no tokens."""
+    if pool is None:
+        return array
+    if not array.shape[-2]:
+        return np.zeros_like(array, shape=(*array.shape[:-2], array.shape[-1]))
+    pooled: Array = array.mean(axis=-2) if pool == "mean" else array.max(axis=-2)
+    return pooled
+
+
+def _skip_known(lines: Iterator[str], spool: Spool, input_: str) -> None:
+    """Read past the lines that an earlier run has done, and make sure that they are the same."""
+    for number, known in enumerate(spool.lines(), 1):
+        text = next(lines, None)
+        if text != known.text:
+            found = "the text ends" if text is None else f"found {text[:40]!r}"
+            raise WrongCallError(
+                f"{input_}: line {number}: expected {known.text[:40]!r}, whose vectors {spool.folder} has; "
+                f"{found}. Resume with the same text, or start again with --overwrite."
+            )
