@@ -1,6 +1,7 @@
 """Tiny models and the settings that all tests share."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -44,7 +45,9 @@ def load_random(tmp_path: Path) -> Callable[..., BiLM]:
 
 @pytest.fixture(scope="session")
 def tiny_official() -> Official:
-    return random_official(seed=11, filters=((1, 4), (2, 4), (3, 6)), n_highway=2, projection_dim=8, cell_dim=16)
+    return random_official(
+        seed=11, filters=((1, 4), (2, 4), (3, 6)), n_highway=2, projection_dim=8, cell_dim=16
+    )
 
 
 @pytest.fixture(scope="session")
@@ -56,3 +59,11 @@ def tiny_bilm(tiny_official: Official, tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_fsync() -> Iterator[None]:
+    """What the tests write need not survive a power cut, and the wait for a busy disk adds up."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield

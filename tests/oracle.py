@@ -44,7 +44,9 @@ class Oracle:
         after: dict[int, State] = {}
         for d in self.directions:
             start = (states or {}).get(d)
-            hidden = np.zeros((lstm["n_layers"], lstm["projection_dim"])) if start is None else start.hidden.copy()
+            hidden = (
+                np.zeros((lstm["n_layers"], lstm["projection_dim"])) if start is None else start.hidden.copy()
+            )
             cell = np.zeros((lstm["n_layers"], lstm["dim"])) if start is None else start.cell.copy()
             below = x
             columns[0].append(below)
@@ -123,9 +125,7 @@ def character_ids(token: str, max_length: int) -> list[int]:
     return ids
 
 
-def mix(
-    layers: list[Array], scalars: list[float], gamma: float, norm: bool = False
-) -> list[Array]:
+def mix(layers: list[Array], scalars: list[float], gamma: float, norm: bool = False) -> list[Array]:
     """γ Σ_j softmax(w)_j h_j of a batch of sentences, each (n_layers, n_tokens, dim) without padding.
 
     The layer norm takes one mean and one variance for each layer, over the values of all tokens of the batch.

@@ -42,7 +42,7 @@ def build_config(cls: type[T], data: Mapping[str, Any], where: str = "config") -
         if key not in fields:
             raise ConfigError(f"{where}: {cls.__name__} has no key {key!r}.{suggest(key, fields)}")
     hints = typing.get_type_hints(cls)
-    values = {key: _convert(hints[key], value, f"{where}: {key}") for key, value in data.items()}
+    values = {key: convert(hints[key], value, f"{where}: {key}") for key, value in data.items()}
     missing = [
         name
         for name, field in fields.items()
@@ -51,7 +51,9 @@ def build_config(cls: type[T], data: Mapping[str, Any], where: str = "config") -
         and field.default_factory is dataclasses.MISSING
     ]
     if missing:
-        raise ConfigError(f"{where}: {cls.__name__} needs {', '.join(map(repr, missing))}; add it to the file.")
+        raise ConfigError(
+            f"{where}: {cls.__name__} needs {', '.join(map(repr, missing))}; add it to the file."
+        )
     try:
         return cls(**values)
     except ConfigError as error:
@@ -84,6 +86,40 @@ def override(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any
     return result
 
 
+def convert(hint: Any, value: Any, where: str) -> Any:
+    """`value` as the type `hint`, or a ConfigError that names the place `where` it stands."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in arguments:
+            return None
+        options = [argument for argument in arguments if argument is not type(None)]
+        for option in options[:-1]:
+            try:
+                return convert(option, value, where)
+            except ConfigError:
+                continue
+        return convert(options[-1], value, where)
+    if origin is typing.Literal:
+        if value in arguments:
+            return value
+        raise ConfigError(f"{where}: expected one of {', '.join(map(repr, arguments))}, got {value!r}.")
+    if origin in (tuple, list):
+        return _convert_sequence(origin, arguments, value, where)
+    if origin is dict:
+        if isinstance(value, Mapping):
+            return dict(value)
+        raise ConfigError(f"{where}: expected a table, got {value!r}.")
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return value if isinstance(value, hint) else build_config(hint, value, where)
+    if hint is Path and isinstance(value, (str, Path)):
+        return Path(value)
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if hint is Any or (isinstance(value, hint) and (hint is bool or not isinstance(value, bool))):
+        return value
+    raise ConfigError(f"{where}: expected {getattr(hint, '__name__', hint)}, got {value!r}.")
+
+
 def suggest(name: str, known: typing.Iterable[str]) -> str:
     """' Did you mean …?' for the nearest known name, or the list of all of them."""
     names = sorted(known)
@@ -106,47 +142,13 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _convert(hint: Any, value: Any, where: str) -> Any:
-    """`value` as the type `hint`, or a ConfigError that names the place."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (types.UnionType, typing.Union):
-        if value is None and type(None) in arguments:
-            return None
-        options = [argument for argument in arguments if argument is not type(None)]
-        for option in options[:-1]:
-            try:
-                return _convert(option, value, where)
-            except ConfigError:
-                continue
-        return _convert(options[-1], value, where)
-    if origin is typing.Literal:
-        if value in arguments:
-            return value
-        raise ConfigError(f"{where}: expected one of {', '.join(map(repr, arguments))}, got {value!r}.")
-    if origin in (tuple, list):
-        return _convert_sequence(origin, arguments, value, where)
-    if origin is dict:
-        if isinstance(value, Mapping):
-            return dict(value)
-        raise ConfigError(f"{where}: expected a table, got {value!r}.")
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return value if isinstance(value, hint) else build_config(hint, value, where)
-    if hint is Path and isinstance(value, (str, Path)):
-        return Path(value)
-    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    if hint is Any or (isinstance(value, hint) and (hint is bool or not isinstance(value, bool))):
-        return value
-    raise ConfigError(f"{where}: expected {getattr(hint, '__name__', hint)}, got {value!r}.")
-
-
 def _convert_sequence(origin: type, arguments: tuple[Any, ...], value: Any, where: str) -> Any:
     if not isinstance(value, (list, tuple)):
         raise ConfigError(f"{where}: expected a list, got {value!r}.")
     if origin is tuple and Ellipsis not in arguments and len(arguments) != len(value):
         raise ConfigError(f"{where}: expected {len(arguments)} values, got {value!r}.")
     hints = [arguments[0]] * len(value) if origin is list or Ellipsis in arguments else arguments
-    return origin(_convert(hint, item, f"{where}[{i}]") for i, (hint, item) in enumerate(zip(hints, value)))
+    return origin(convert(hint, item, f"{where}[{i}]") for i, (hint, item) in enumerate(zip(hints, value)))
 
 
 def _what_is(path: Path) -> str:

@@ -27,7 +27,11 @@ def test_white_space_is_not_a_token(english):
 
 
 def test_many_texts_in_order(english):
-    assert list(english.pipe(["A bow.", "", "An arrow."])) == [[["A", "bow", "."]], [], [["An", "arrow", "."]]]
+    assert list(english.pipe(["A bow.", "", "An arrow."])) == [
+        [["A", "bow", "."]],
+        [],
+        [["An", "arrow", "."]],
+    ]
 
 
 @pytest.mark.parametrize("lang", ["de", "xx", "es"])

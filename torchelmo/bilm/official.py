@@ -1,23 +1,24 @@
 """The official files, options.json + weights.hdf5, read and written without loss."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from torchelmo.bilm.config import BiLMConfig
+from torchelmo.bilm.config import BiLMConfig, Filters
 from torchelmo.bilm.model import BiLM
 from torchelmo.bilm.tensors import check_finite, fill, own_tensors
-from torchelmo.config import build_config
-from torchelmo.errors import ConfigError, OutputError, WeightsError
+from torchelmo.config import build_config, convert
+from torchelmo.errors import ConfigError, OutputError, TorchelmoError, WeightsError
 from torchelmo.files import require_file, writing
 from torchelmo.text.vocabulary import Vocabulary
 
 OFFICIAL_N_CHARACTERS = 262
+_DEEPEST = 12  # groups within groups; the official layout has five
 
 
 class Dataset(NamedTuple):
@@ -30,17 +31,14 @@ class Dataset(NamedTuple):
     pack: Callable[..., Tensor]  # ours -> theirs
 
 
-def load_official(
-    options: str | Path, weights: str | Path, vocabulary: str | Path | None = None
-) -> BiLM:
+def load_official(options: str | Path, weights: str | Path, vocabulary: str | Path | None = None) -> BiLM:
     """A biLM from options.json and weights.hdf5; `vocabulary` (one word per line) is for word-input models."""
     raw = _read_options(Path(options))
     words = Vocabulary.read(vocabulary) if vocabulary is not None else None
     with _open_hdf5(Path(weights)) as file:
         found = _list_datasets(file, Path(weights))
         config = config_from_options(raw, found, str(options))
-        layout = list(official_layout(config))
-        _check_datasets(found, layout, Path(weights), Path(options))
+        layout = _check_datasets(found, official_layout(config), Path(weights), Path(options))
         with torch.device("meta"):
             bilm = BiLM(config, words)
         tensors: dict[str, Tensor] = {}
@@ -59,6 +57,11 @@ def save_official(bilm: BiLM, options: str | Path, weights: str | Path) -> None:
 
     if bilm.config.direction == "backward":
         raise OutputError("The official format has no backward-only models: save a model folder instead.")
+    if bilm.config.n_characters > OFFICIAL_N_CHARACTERS + 1:
+        raise OutputError(
+            f"The official format has at most {OFFICIAL_N_CHARACTERS + 1} characters, this model has "
+            f"{bilm.config.n_characters}: save a model folder instead."
+        )
     ours = own_tensors(bilm)
     with writing(weights) as temporary, h5py.File(temporary, "w") as file:
         for dataset in official_layout(bilm.config):
@@ -100,40 +103,28 @@ def config_from_options(
     options: dict[str, Any], found: dict[str, tuple[tuple[int, ...], np.dtype[Any]]], where: str
 ) -> BiLMConfig:
     """The shape that options.json tells; what it leaves open (softmax, projection) is seen in the file."""
-    lstm = _table(options, "lstm", where)
     shapes = {name: shape for name, (shape, _) in found.items()}
-    softmax = shapes.get("softmax/b", (0,))[0]
+    softmax = _rows(shapes, "softmax/b", 0)
+    lstm, at = _table(options, "lstm", where), f"{where}: lstm"
     data: dict[str, Any] = {
-        "projection_dim": _value(lstm, "projection_dim", f"{where}: lstm"),
-        "cell_dim": _value(lstm, "dim", f"{where}: lstm"),
-        "n_layers": _value(lstm, "n_layers", f"{where}: lstm"),
-        "cell_clip": lstm.get("cell_clip") or None,  # 0 and null both mean none
-        "projection_clip": lstm.get("proj_clip") or None,
-        "residual": bool(lstm.get("use_skip_connections", False)),
-        "direction": "both" if options.get("bidirectional", True) else "forward",
+        "projection_dim": _value(lstm, "projection_dim", int, at),
+        "cell_dim": _value(lstm, "dim", int, at),
+        "n_layers": _value(lstm, "n_layers", int, at),
+        "cell_clip": _value(lstm, "cell_clip", float | None, at, None) or None,  # 0 and null both mean none
+        "projection_clip": _value(lstm, "proj_clip", float | None, at, None) or None,
+        "residual": _value(lstm, "use_skip_connections", bool, at, False),
+        "direction": "both" if _value(options, "bidirectional", bool, where, True) else "forward",
         "softmax_words": softmax,
     }
-    if "char_cnn" not in options:
-        shape = shapes.get("embedding", (0,))
-        n_words = options.get("n_tokens_vocab", shape[0])
-        data |= {"input": "words", "n_words": n_words, "tied_softmax": softmax > 0 and "softmax/W" not in shapes}
-        return build_config(BiLMConfig, data, where)
-    cnn = _table(options, "char_cnn", where)
-    n_characters = cnn.get("n_characters", OFFICIAL_N_CHARACTERS)
-    if n_characters not in (261, 262):
-        raise ConfigError(f"{where}: char_cnn: n_characters: expected 261 or 262, found {n_characters!r}.")
-    rows = shapes.get("char_embed", (261,))[0]
-    data |= {
-        "char_dim": _value(_table(cnn, "embedding", f"{where}: char_cnn"), "dim", f"{where}: char_cnn: embedding"),
-        "filters": _value(cnn, "filters", f"{where}: char_cnn"),
-        "n_highway": cnn.get("n_highway") or 0,
-        "activation": cnn.get("activation", "relu"),
-        "max_characters": cnn.get("max_characters_per_token", 50),
-        "n_characters": rows + 1 if rows == 262 else OFFICIAL_N_CHARACTERS,
-        "char_projection": "CNN_proj/W_proj" in shapes,
-    }
-    if not data["char_projection"] and sum(count for _, count in data["filters"]) != data["projection_dim"]:
-        data["char_projection"] = True  # so that the missing dataset is what the error names
+    if "char_cnn" in options:
+        data |= _character_settings(_table(options, "char_cnn", where), shapes, data["projection_dim"], where)
+    else:
+        n_words = _value(options, "n_tokens_vocab", int, where, _rows(shapes, "embedding", 0))
+        data |= {
+            "input": "words",
+            "n_words": n_words,
+            "tied_softmax": softmax > 0 and "softmax/W" not in shapes,
+        }
     return build_config(BiLMConfig, data, where)
 
 
@@ -206,28 +197,58 @@ def _turned(x: Tensor) -> Tensor:
     return x.T.contiguous()
 
 
+def _character_settings(
+    cnn: dict[str, Any], shapes: dict[str, tuple[int, ...]], projection_dim: int, where: str
+) -> dict[str, Any]:
+    at = f"{where}: char_cnn"
+    n_characters = cnn.get("n_characters", OFFICIAL_N_CHARACTERS)
+    if n_characters not in (261, 262):
+        raise ConfigError(f"{at}: n_characters: expected 261 or 262, found {n_characters!r}.")
+    filters = _value(cnn, "filters", Filters, at)
+    # Where the widths differ a projection is needed: then the error names the dataset that is missing.
+    projected = "CNN_proj/W_proj" in shapes or sum(count for _, count in filters) != projection_dim
+    return {
+        "char_dim": _value(_table(cnn, "embedding", at), "dim", int, f"{at}: embedding"),
+        "filters": filters,
+        "n_highway": _value(cnn, "n_highway", int | None, at, None) or 0,
+        "activation": _value(cnn, "activation", Literal["relu", "tanh"], at, "relu"),
+        "max_characters": _value(cnn, "max_characters_per_token", int, at, 50),
+        "n_characters": 263 if _rows(shapes, "char_embed", 261) == 262 else OFFICIAL_N_CHARACTERS,
+        "char_projection": projected,
+    }
+
+
 def _read_options(path: Path) -> dict[str, Any]:
     require_file(path, "an official options.json")
     try:
         options = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: expected JSON in UTF-8: {error}.") from error
     if not isinstance(options, dict):
-        raise ConfigError(f"{path}: expected a JSON object with the key 'lstm', found {type(options).__name__}.")
+        raise ConfigError(
+            f"{path}: expected a JSON object with the key 'lstm', found {type(options).__name__}."
+        )
     return options
 
 
 def _table(options: dict[str, Any], key: str, where: str) -> dict[str, Any]:
-    value = _value(options, key, where)
+    value = _value(options, key, Any, where)
     if not isinstance(value, dict):
         raise ConfigError(f"{where}: {key}: expected an object, found {value!r}.")
     return value
 
 
-def _value(options: dict[str, Any], key: str, where: str) -> Any:
-    if key not in options:
-        raise ConfigError(f"{where}: the key {key!r} is missing; these are not the options of an official biLM.")
-    return options[key]
+def _value(options: dict[str, Any], key: str, hint: Any, where: str, *default: Any) -> Any:
+    """options[key] as the type `hint`; without a default the key must be there."""
+    if key in options:
+        return convert(hint, options[key], f"{where}: {key}")
+    if default:
+        return default[0]
+    raise ConfigError(f"{where}: the key {key!r} is missing; these are not the options of an official biLM.")
+
+
+def _rows(shapes: dict[str, tuple[int, ...]], name: str, default: int) -> int:
+    return (shapes.get(name) or (default,))[0]
 
 
 def _open_hdf5(path: Path) -> Any:
@@ -250,6 +271,10 @@ def _list_datasets(file: Any, path: Path) -> dict[str, tuple[tuple[int, ...], np
     found: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
 
     def walk(group: Any, prefix: str) -> None:
+        if prefix.count("/") > _DEEPEST:
+            raise WeightsError(
+                f"{path}: {prefix[:40]}…: the groups are nested too deep; does one hold itself?"
+            )
         for key in group:
             name = f"{prefix}{key}"
             if not isinstance(group.get(key, getlink=True), h5py.HardLink):
@@ -271,12 +296,18 @@ def _list_datasets(file: Any, path: Path) -> dict[str, tuple[tuple[int, ...], np
 
 
 def _check_datasets(
-    found: dict[str, tuple[tuple[int, ...], np.dtype[Any]]], layout: list[Dataset], path: Path, options: Path
-) -> None:
-    """Names, shapes and dtypes, before anything is allocated."""
+    found: dict[str, tuple[tuple[int, ...], np.dtype[Any]]],
+    layout: Iterable[Dataset],
+    path: Path,
+    options: Path,
+) -> list[Dataset]:
+    """Names, shapes and dtypes, before anything is allocated; the layout as a list, if it fits."""
+    checked: list[Dataset] = []
     for dataset in layout:
         if dataset.name not in found:
-            raise WeightsError(f"{path}: expected the dataset {dataset.name!r} by {options.name}; it is missing.")
+            raise WeightsError(
+                f"{path}: expected the dataset {dataset.name!r} by {options.name}; it is missing."
+            )
         shape, dtype = found[dataset.name]
         if shape != dataset.shape:
             raise WeightsError(
@@ -285,23 +316,25 @@ def _check_datasets(
             )
         if dtype.kind != "f":
             raise WeightsError(f"{path}: {dataset.name}: expected float32 numbers, found {dtype}.")
-    extra = sorted(found.keys() - {dataset.name for dataset in layout})
+        checked.append(dataset)
+    extra = sorted(found.keys() - {dataset.name for dataset in checked})
     if extra:
         raise WeightsError(
             f"{path}: found the dataset {extra[0]!r}, which {options.name} has no place for"
             f"{f' (and {len(extra) - 1} more)' if len(extra) > 1 else ''}. Are the options those of another model?"
         )
+    return checked
 
 
 def _read_dataset(file: Any, name: str, path: str | Path) -> Tensor:
-    with _explain_damage(Path(path)):
+    with _explain_damage(Path(path)), np.errstate(over="ignore"):  # what overflows is not finite: see below
         tensor = torch.from_numpy(np.asarray(file[name][()], dtype=np.float32))
     check_finite(tensor, f"{path}: {name}")
     return tensor
 
 
 class _explain_damage:
-    """HDF5 reports a truncated dataset as an OSError, a RuntimeError or a KeyError."""
+    """HDF5 reports damage in many ways: as an OSError, a KeyError, a name that is not UTF-8, …"""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -310,5 +343,7 @@ class _explain_damage:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (OSError, RuntimeError, KeyError)):
-            raise WeightsError(f"{self.path}: the HDF5 file is damaged or cut short ({error}). Copy it again.")
+        if isinstance(error, Exception) and not isinstance(error, TorchelmoError):
+            raise WeightsError(
+                f"{self.path}: the HDF5 file is damaged or cut short ({error}). Copy it again."
+            ) from error

@@ -22,6 +22,7 @@ class Vocabulary:
 
     def __init__(self, words: Sequence[str], where: str = "vocabulary") -> None:
         self.words = list(words)
+        self.where = where  # for messages
         self._ids = {word: index for index, word in enumerate(self.words)}
         if len(self._ids) != len(self.words):
             seen: set[str] = set()
@@ -29,7 +30,9 @@ class Vocabulary:
             raise InputError(f"{where}: line {index + 1}: {word!r} stands twice; every word may stand once.")
         for mark in (BEGIN, END, UNKNOWN):
             if mark not in self._ids:
-                raise InputError(f"{where}: expected the words {BEGIN}, {END} and {UNKNOWN}; {mark} is missing.")
+                raise InputError(
+                    f"{where}: expected the words {BEGIN}, {END} and {UNKNOWN}; {mark} is missing."
+                )
         self.unknown_id = self._ids[UNKNOWN]
 
     @classmethod
