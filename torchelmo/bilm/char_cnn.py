@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchelmo.bilm.config import BiLMConfig
+from torchelmo.bilm.initialise import normal_
 
 
 class CharCNN(nn.Module):
@@ -38,11 +39,11 @@ class CharCNN(nn.Module):
                 nn.init.uniform_(convolution.weight, -0.05, 0.05)
             else:
                 fan_in = convolution.kernel_size[0] * convolution.in_channels
-                nn.init.normal_(convolution.weight, 0.0, math.sqrt(1.0 / fan_in))
+                normal_(convolution.weight, math.sqrt(1.0 / fan_in))
             if convolution.bias is not None:
                 nn.init.zeros_(convolution.bias)
         if self.projection is not None:
-            nn.init.normal_(self.projection.weight, 0.0, math.sqrt(1.0 / self.config.n_filters))
+            normal_(self.projection.weight, math.sqrt(1.0 / self.config.n_filters))
             nn.init.zeros_(self.projection.bias)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -70,7 +71,7 @@ class Highway(nn.Module):
         self.carry = nn.Linear(dim, dim)
         self.transform = nn.Linear(dim, dim)
         for linear in (self.carry, self.transform):
-            nn.init.normal_(linear.weight, 0.0, math.sqrt(1.0 / dim))
+            normal_(linear.weight, math.sqrt(1.0 / dim))
         nn.init.constant_(self.carry.bias, -2.0)  # at first the input passes through
         nn.init.zeros_(self.transform.bias)
 

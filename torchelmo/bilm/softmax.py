@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from torchelmo.bilm.initialise import normal_
+
 
 class Softmax(nn.Module):
     """(..., projection_dim) -> (..., n_words) log-probabilities, shared by the two directions."""
@@ -14,7 +16,7 @@ class Softmax(nn.Module):
         self.weight = nn.Parameter(torch.empty(n_words, dim)) if weight is None else weight
         self.bias = nn.Parameter(torch.zeros(n_words))
         if weight is None:
-            nn.init.normal_(self.weight, 0.0, 1.0 / math.sqrt(dim))
+            normal_(self.weight, 1.0 / math.sqrt(dim))
 
     def forward(self, hidden: Tensor) -> Tensor:
         return torch.log_softmax(nn.functional.linear(hidden, self.weight, self.bias), dim=-1)
