@@ -1,0 +1,133 @@
+"""AllenNLP's `ElmoEmbedder` (up to version 0.9): sentences -> NumPy arrays, or a file -> HDF5."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchelmo.compat.allennlp.bilm import ElmoBiLm, File
+from torchelmo.compat.allennlp.elmo import batch_to_ids
+from torchelmo.elmo import Vectors
+from torchelmo.errors import ConfigError, InputError
+from torchelmo.files import writing
+from torchelmo.text.batching import windows
+
+DEFAULT_BATCH_SIZE = 64
+
+
+class ElmoEmbedder:
+    """Every layer of every token. As in AllenNLP a call goes on from where the last one ended."""
+
+    def __init__(
+        self,
+        options_file: File | None = None,
+        weight_file: File | None = None,
+        cuda_device: int = -1,
+        *,
+        stateful: bool = True,
+    ) -> None:
+        self.cuda_device = cuda_device
+        self.elmo_bilm = ElmoBiLm(options_file, weight_file, stateful=stateful)
+        if cuda_device >= 0:
+            self.elmo_bilm = self.elmo_bilm.cuda(cuda_device)
+
+    def reset_states(self) -> None:
+        """Let the next call start from zero."""
+        self.elmo_bilm.reset_states()
+
+    def batch_to_embeddings(self, batch: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+        """Layers (batch, n_layers + 1, tokens, dim), 0 at padded positions, and the mask (batch, tokens)."""
+        out: dict[str, Any] = self.elmo_bilm(batch_to_ids(batch).to(next(self.elmo_bilm.parameters()).device))
+        mask = out["mask"][:, 2:]
+        layers = torch.stack(out["activations"], dim=1)[:, :, 1:-1]
+        return layers.masked_fill(~mask[:, None, :, None], 0.0), mask
+
+    def embed_sentence(self, sentence: Sequence[str]) -> Vectors:
+        """(n_layers + 1, n_tokens, dim)."""
+        return self.embed_batch([sentence])[0]
+
+    @torch.no_grad()
+    def embed_batch(self, batch: Sequence[Sequence[str]]) -> list[Vectors]:
+        """One array (n_layers + 1, n_tokens, dim) for each sentence, of length 0 for one without tokens."""
+        if not any(len(sentence) for sentence in batch):  # nothing runs, and the state rests
+            empty = (self.elmo_bilm.num_layers, 0, self.elmo_bilm.get_output_dim())
+            return [np.zeros(empty, dtype=np.float32) for _ in batch]
+        layers, _ = self.batch_to_embeddings(batch)
+        return [of_one[:, : len(sentence)].cpu().numpy() for of_one, sentence in zip(layers, batch)]
+
+    def embed_sentences(
+        self, sentences: Iterable[Sequence[str]], batch_size: int = DEFAULT_BATCH_SIZE
+    ) -> Iterator[Vectors]:
+        """`embed_batch` for iterables of any length, `batch_size` sentences at once."""
+        for batch in windows(sentences, batch_size):
+            yield from self.embed_batch(batch)
+
+    def embed_file(
+        self,
+        input_file: IO[str],
+        output_file_path: str | Path,
+        output_format: str = "all",
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        forget_sentences: bool = False,
+        use_sentence_keys: bool = False,
+    ) -> None:
+        """An open text file, one sentence per line with spaces between its tokens -> an HDF5 file.
+
+        A dataset is named by its line number from 0, or by its sentence; `sentence_to_index` leads from the
+        one to the other unless it is to be forgotten. The input file is closed, as AllenNLP did.
+        """
+        import h5py
+
+        if output_format not in _FORMATS:
+            raise ConfigError(
+                f"output_format: expected one of {', '.join(map(repr, _FORMATS))}, got {output_format!r}."
+            )
+        with input_file:
+            sentences = [line.strip() for line in input_file]
+        _check_sentences(sentences, unique=use_sentence_keys)
+        keys = sentences if use_sentence_keys else [str(number) for number in range(len(sentences))]
+        arrays = self.embed_sentences((sentence.split() for sentence in sentences), batch_size)
+        with writing(output_file_path) as temporary, h5py.File(temporary, "w") as file:
+            for key, array in zip(keys, arrays):
+                file.create_dataset(key, data=_FORMATS[output_format](array), dtype="float32")
+            if not (forget_sentences or use_sentence_keys):
+                index = json.dumps(dict(zip(sentences, keys)))
+                file.create_dataset("sentence_to_index", data=[index], dtype=h5py.string_dtype())
+
+
+def _average(layers: Vectors) -> Vectors:
+    average: Vectors = layers.mean(axis=0)
+    return average
+
+
+_FORMATS: dict[str, Callable[[Vectors], Vectors]] = {
+    "all": lambda layers: layers,
+    "top": lambda layers: layers[-1],
+    "average": _average,
+}
+
+
+def _check_sentences(sentences: Sequence[str], *, unique: bool) -> None:
+    seen: set[str] = set()
+    for number, sentence in enumerate(sentences, 1):
+        if not sentence:
+            raise InputError(
+                f"embed_file: line {number}: expected a sentence, found a blank line. Remove it."
+            )
+        if not unique:
+            continue
+        if sentence in seen:
+            raise InputError(
+                f"embed_file: line {number}: the sentence {sentence[:40]!r} stands twice, so it cannot "
+                "be the name of its dataset. Leave out use_sentence_keys."
+            )
+        if "/" in sentence or sentence == ".":
+            raise InputError(
+                f"embed_file: line {number}: {sentence[:40]!r} cannot be the name of a dataset, "
+                "because HDF5 reads '/' and '.' as paths. Leave out use_sentence_keys."
+            )
+        seen.add(sentence)
