@@ -11,6 +11,7 @@ from official_files import WORDS, Official, random_official
 
 import torchelmo
 from torchelmo import BiLM
+from torchelmo.bilm import packed, packed_lstm, products
 
 # The same examples in every run and on every machine: a failure is found again by running the tests again.
 hypothesis.settings.register_profile(
@@ -18,13 +19,14 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("torchelmo")
 
-PATHS = ["plain", "packed"]
-
-
-@pytest.fixture(params=PATHS)
-def path(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=["plain", "packed", "packed as for large models"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each of the ways in which a BiLM computes the same numbers."""
-    return str(request.param)
+    if request.param == "packed as for large models":
+        monkeypatch.setattr(packed, "_PAIRED_VALUES", 0)
+        monkeypatch.setattr(packed_lstm, "_CHUNK_VALUES", 300)
+        monkeypatch.setattr(products, "_MIN_PACKED", 0)
+    return str(request.param.split()[0])
 
 
 @pytest.fixture

@@ -3,15 +3,16 @@
 h_0 = [x ; x]        h_j = [→h_j ; ←h_j]        →h_j = LSTM_j(→h_{j−1}) (+ →h_{j−1} where j > 1)
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from torchelmo.bilm.char_cnn import CharCNN, WordEmbedding
 from torchelmo.bilm.config import BiLMConfig
+from torchelmo.bilm.fast_encoder import FastEncoder
 from torchelmo.bilm.lstm import LSTMState, ProjectedLSTM
 from torchelmo.bilm.packed import PackedBiLM
 from torchelmo.bilm.products import Precision
@@ -20,6 +21,9 @@ from torchelmo.bilm.unique import unique_rows
 from torchelmo.errors import InputError
 from torchelmo.text.characters import CharacterEncoder
 from torchelmo.text.vocabulary import BEGIN, END, Vocabulary
+
+T = TypeVar("T")
+ExecutionPath = Literal["auto", "plain", "packed"]
 
 
 class BiLMState(NamedTuple):
@@ -54,7 +58,7 @@ class BiLM(nn.Module):
         if config.softmax_words:
             tied = self.encoder.embedding if config.tied_softmax else None
             self.softmax = Softmax(config.softmax_words, config.projection_dim, tied)
-        self._packed: dict[str, tuple[Any, PackedBiLM]] = {}
+        self._fast: dict[str, tuple[Any, Any]] = {}  # what the fast paths made of the weights
         self._check_vocabulary()
 
     def forward(
@@ -63,7 +67,7 @@ class BiLM(nn.Module):
         state: BiLMState | None = None,
         *,
         boundaries: bool = True,
-        path: Literal["auto", "plain", "packed"] = "auto",
+        path: ExecutionPath = "auto",
     ) -> BiLMOutput:
         """Run all layers. `<S>` and `</S>` are added around every row that has a token.
 
@@ -73,7 +77,7 @@ class BiLM(nn.Module):
         mask = self.mask_of(ids)
         if boundaries:
             ids, mask = self.add_boundaries(ids, mask)
-        return self.run_layers(self.encode_tokens(ids, mask), mask, state, path=path)
+        return self.run_layers(self.encode_tokens(ids, mask, path=path), mask, state, path=path)
 
     def mask_of(self, ids: Tensor) -> Tensor:
         """(batch, tokens): true at real tokens. Checks the shape and that padding stands at the end."""
@@ -120,15 +124,16 @@ class BiLM(nn.Module):
             marks = [torch.tensor(int(place) + 1) for place in places]
         return marks[0].to(device), marks[1].to(device)
 
-    def encode_tokens(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def encode_tokens(self, ids: Tensor, mask: Tensor, *, path: ExecutionPath = "auto") -> Tensor:
         """(batch, tokens, projection_dim): every distinct word of the batch is encoded once."""
+        encode = self.encoder if self._choose(path, self.encoder.parameters()) == "plain" else self.encode_words
         places = mask.flatten().nonzero().squeeze(1)
         real = ids.flatten(0, 1)[places]
         if self.config.input == "words":
-            vectors = self.encoder(real)
+            vectors = encode(real)
         else:
             words, place = unique_rows(real)
-            vectors = self.encoder(words)[place]
+            vectors = encode(words)[place]
         x = vectors.new_zeros(mask.numel(), self.config.projection_dim)
         return x.index_copy(0, places, vectors).view(*mask.shape, self.config.projection_dim)
 
@@ -138,16 +143,16 @@ class BiLM(nn.Module):
         mask: Tensor,
         state: BiLMState | None = None,
         *,
-        path: Literal["auto", "plain", "packed"] = "auto",
+        path: ExecutionPath = "auto",
     ) -> BiLMOutput:
         """Token vectors (batch, tokens, projection_dim) -> all layers."""
         self._check_state(state, len(x))
-        if path == "plain" or (path == "auto" and self._needs_gradients(x)):
+        if self._choose(path, [x, *(state or ()), *self._lstm_parameters()]) == "plain":
             return self._run_plain(x, mask, state)
         places = mask.flatten().nonzero().squeeze(1)
         flat, after = self.run_flat(x.flatten(0, 1)[places], mask.sum(dim=1).tolist(), state)
         layers = flat.new_zeros(len(flat), mask.numel(), flat.shape[-1]).index_copy_(1, places, flat)
-        return BiLMOutput(layers.view(len(flat), *mask.shape, -1), mask, after)
+        return BiLMOutput(layers.view(len(flat), *mask.shape, flat.shape[-1]), mask, after)
 
     def run_flat(
         self,
@@ -165,29 +170,48 @@ class BiLM(nn.Module):
         layers, hidden, cell = self._packed_lstms(precision).run(x.detach(), lengths, *before)
         return layers, BiLMState(hidden, cell)
 
-    def _packed_lstms(self, precision: Precision) -> PackedBiLM:
-        """The prepared weights; prepared anew when a parameter was replaced or written to."""
-        lstms = [self.direction_lstms(direction) for direction in self.config.directions]
-        key = weights_key(
-            parameter for of_direction in lstms for lstm in of_direction for parameter in lstm.parameters()
-        )
-        kept = self._packed.get(precision)
-        if kept is None or kept[0] != key:
-            self._packed.pop(precision, None)  # before the new ones are made: never three copies in memory
-            kept = key, PackedBiLM(lstms, residual=self.config.residual, precision=precision)
-            self._packed[precision] = kept
-        return kept[1]
+    def encode_words(self, ids: Tensor, *, precision: Precision = "float32") -> Tensor:
+        """(n, max_characters) or (n,) ids of distinct words -> (n, projection_dim), fast and without gradients."""
+        if isinstance(self.encoder, WordEmbedding):
+            return self.encoder(ids).detach()
+        return self._fast_encoder(precision)(ids)
 
-    def _needs_gradients(self, x: Tensor) -> bool:
-        if not torch.is_grad_enabled():
-            return False
-        directions = map(self.direction_lstms, self.config.directions)
-        return x.requires_grad or any(
-            p.requires_grad for lstms in directions for lstm in lstms for p in lstm.parameters()
+    def _fast_encoder(self, precision: Precision) -> FastEncoder:
+        encoder = self.encoder
+        assert isinstance(encoder, CharCNN)
+        return self._prepared(f"encoder {precision}", encoder.parameters(), lambda: FastEncoder(encoder, precision))
+
+    def _packed_lstms(self, precision: Precision) -> PackedBiLM:
+        lstms = [self.direction_lstms(direction) for direction in self.config.directions]
+        return self._prepared(
+            f"lstms {precision}",
+            self._lstm_parameters(),
+            lambda: PackedBiLM(lstms, residual=self.config.residual, precision=precision),
         )
+
+    def _prepared(self, name: str, parameters: Iterable[Tensor], prepare: Callable[[], T]) -> T:
+        """What a fast path made of the weights; made anew when a parameter was replaced or written to."""
+        key = weights_key(parameters)
+        kept = self._fast.get(name)
+        if kept is None or kept[0] != key:
+            self._fast.pop(name, None)  # before the new one is made: never three copies in memory
+            kept = self._fast[name] = (key, prepare())
+        made: T = kept[1]
+        return made
+
+    def _lstm_parameters(self) -> Iterator[nn.Parameter]:
+        for direction in self.config.directions:
+            for lstm in self.direction_lstms(direction):
+                yield from lstm.parameters()
+
+    def _choose(self, path: ExecutionPath, tensors: Iterable[Tensor]) -> ExecutionPath:
+        """ "auto" is the packed path, unless gradients are to flow to one of the tensors."""
+        if path != "auto":
+            return path
+        return "plain" if torch.is_grad_enabled() and any(t.requires_grad for t in tensors) else "packed"
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_packed": {}}  # a copy prepares its own weights
+        return self.__dict__ | {"_fast": {}}  # a copy prepares its own
 
     def _run_plain(self, x: Tensor, mask: Tensor, state: BiLMState | None) -> BiLMOutput:
         tracks: list[list[Tensor]] = []  # for each direction, its layers
