@@ -25,5 +25,9 @@ class OutputError(TorchelmoError, OSError):
     """A result could not be written; nothing that looks finished was left behind."""
 
 
+class TrainingError(TorchelmoError, RuntimeError):
+    """A training run cannot go on; what it had saved is still there."""
+
+
 class MissingPackageError(TorchelmoError, ImportError):
     """An optional package is not installed; the message names the extra that brings it."""

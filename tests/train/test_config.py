@@ -1,0 +1,96 @@
+"""The settings of a run: what is wrong in them is said before anything is read."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny_runs import tiny_config
+
+from torchelmo.config import build_config, config_to_dict, load_config
+from torchelmo.errors import ConfigError
+from torchelmo.train.config import Every, OptimConfig, PretrainConfig, first_difference
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments" / "pretrain"
+BASE = {"data": "data", "out": "out", "steps": 1}
+
+
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda path: path.stem)
+def test_the_experiments_that_come_with_the_package_are_valid(path):
+    assert isinstance(load_config(PretrainConfig, path), PretrainConfig)
+
+
+def test_there_are_the_three_experiments():
+    assert {path.stem for path in EXPERIMENTS.glob("*.toml")} >= {"paper", "small", "tiny"}
+
+
+def test_the_defaults_are_the_recipe_of_the_paper():
+    config = build_config(PretrainConfig, BASE)
+    assert (config.batch_size, config.unroll, config.negatives, config.dropout) == (128, 20, 8192, 0.1)
+    assert (config.optim.name, config.optim.peak, config.optim.initial_accumulator) == ("adagrad", 0.2, 1.0)
+    assert config.clip == 10.0
+    assert config.model_config(1000).cell_dim == 4096
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"epochs": 1.0}, "exactly one of steps, epochs and hours.*got steps and epochs"),
+        ({"steps": None}, "got none"),
+        ({"steps": 0}, "steps must be positive, got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
+        ({"clip": -1.0}, "clip must not be negative"),
+        ({"loss_scale": 0.0}, "loss_scale must be positive"),
+        ({"loss": "hinge"}, "expected one of 'sampled', 'full', 'adaptive', got 'hinge'"),
+        ({"checkpoint_every": 0}, "a run without checkpoints cannot be resumed"),
+        ({"checkpoint_every": "5 minutes"}, "number of steps, or a time such as .*got '5 minutes'"),
+        ({"evaluate_every": -3}, "evaluate_every must not be negative"),
+        ({"model": {"cell_din": 3}}, "BiLMConfig has no key 'cell_din'. Did you mean 'cell_dim'"),
+        ({"model": {"softmax_words": 3}}, "leave out softmax_words"),
+        ({"init": "elsewhere", "model": {"cell_dim": 3}}, r"leave out \[model\] where init is given"),
+        ({"optim": {"lr": -1.0}}, "optim: lr must be positive"),
+        ({"optim": {"betas": [0.9, 1.0]}}, "betas must be at least 0 and below 1"),
+        ({"optim": {"final": 2.0}}, "final is a share of lr"),
+        ({"optim": {"warmup": -1.0}}, "warmup must not be negative"),
+        ({"optim": {"lrr": 1.0}}, "has no key 'lrr'. Did you mean 'lr'"),
+    ],
+)
+def test_a_wrong_setting_is_named(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        build_config(PretrainConfig, {**BASE, **changes})
+
+
+def test_the_number_of_words_comes_from_the_data():
+    words = build_config(PretrainConfig, {**BASE, "model": {"input": "words", "tied_softmax": True}})
+    assert words.model_config(77).n_words == words.model_config(77).softmax_words == 77
+
+
+def test_each_optimizer_has_its_own_usual_rate():
+    assert OptimConfig(name="adagrad").peak == 0.2
+    assert OptimConfig(name="adamw").peak == 0.004
+    assert OptimConfig(name="adamw", lr=0.1).peak == 0.1
+
+
+def test_every_by_steps_and_by_time():
+    assert [step for step in range(1, 10) if Every(4, 0.0).due(step, 0.0, 0.0)] == [4, 8]
+    assert Every(0, 60.0).due(1, 100.0, 40.0)
+    assert not Every(0, 60.0).due(1, 99.0, 40.0)
+    assert not Every(0, 0.0).due(10, 1e9, 0.0)
+    assert Every.parse("x", "1.5h").seconds == 5400.0
+
+
+def test_settings_survive_json(tmp_path):
+    config = tiny_config(tmp_path / "data", tmp_path / "out")
+    assert build_config(PretrainConfig, config_to_dict(config)) == config
+
+
+def test_only_settings_that_change_no_step_may_differ_in_a_resumed_run(tmp_path):
+    config = tiny_config(tmp_path, tmp_path)
+    longer = replace(config, steps=None, hours=2.0, keep=7, log_every=1, checkpoint_every="1m", out=Path("x"))
+    assert first_difference(config, longer) is None
+    assert first_difference(config, replace(config, unroll=7)) == "unroll was 5, now it is 7"
+    other = replace(config, optim=replace(config.optim, lr=0.5))
+    assert first_difference(config, other) == "optim.lr was 0.02, now it is 0.5"
+    assert first_difference(config, replace(config, model={**config.model, "cell_dim": 9})) == (
+        "model.cell_dim was 8, now it is 9"
+    )

@@ -1,0 +1,112 @@
+"""Optimisers and the learning rate over a run."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from torchelmo.errors import WeightsError
+from torchelmo.train.config import OptimConfig
+from torchelmo.train.optim import (
+    build_optimizer,
+    clip_gradients,
+    learning_rate,
+    optimizer_tensors,
+    restore_optimizer,
+    set_learning_rate,
+)
+
+NAMES = ["a", "b.c"]
+
+
+def parameters():
+    torch.manual_seed(3)
+    return [nn.Parameter(torch.randn(5, 4)), nn.Parameter(torch.randn(7))]
+
+
+def take(optimizer, weights, n, start=0):
+    for i in range(start, start + n):
+        for weight in weights:
+            weight.grad = torch.sin(weight.detach() * 3 + i)
+        optimizer.step()
+
+
+def rates(config, n):
+    return [learning_rate(config, step=i, before=(i - 1) / n, after=i / n) for i in range(1, n + 1)]
+
+
+def test_adagrad_is_the_published_one():
+    """acc ← acc + g², w ← w − lr · g / √acc, from an accumulator of 1."""
+    weight = nn.Parameter(torch.tensor([1.0, -2.0]))
+    optimizer = build_optimizer(OptimConfig(), [weight])
+    expected, accumulator = torch.tensor([1.0, -2.0]), torch.ones(2)
+    for gradient in (torch.tensor([3.0, 0.5]), torch.tensor([-1.0, 0.0])):
+        weight.grad = gradient.clone()
+        optimizer.step()
+        accumulator += gradient**2
+        expected -= 0.2 * gradient / accumulator.sqrt()
+    torch.testing.assert_close(weight.detach(), expected)
+
+
+def test_adamw_decays_weights_apart_from_the_gradient():
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = build_optimizer(OptimConfig(name="adamw", lr=0.1, weight_decay=0.5), [weight])
+    weight.grad = torch.zeros(3)
+    optimizer.step()
+    torch.testing.assert_close(weight.detach(), torch.full((3,), 0.95))
+
+
+def test_the_rate_rises_and_falls():
+    assert rates(OptimConfig(lr=2.0), 3) == [2.0, 2.0, 2.0]
+    assert rates(OptimConfig(lr=1.0, decay="linear", final=0.5), 4) == [1.0, 0.875, 0.75, 0.625]
+    warm = rates(OptimConfig(lr=1.0, warmup=0.5), 8)
+    assert warm == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0])
+    assert rates(OptimConfig(lr=1.0, warmup=4), 8) == pytest.approx(warm)
+    cosine = rates(OptimConfig(lr=1.0, decay="cosine"), 4)
+    assert cosine == pytest.approx([1.0, 0.5 + math.sqrt(0.125), 0.5, 0.5 - math.sqrt(0.125)])
+
+
+def test_the_rate_stays_at_its_end_after_the_end():
+    config = OptimConfig(lr=1.0, decay="linear", final=0.1)
+    assert learning_rate(config, step=9, before=1.5, after=1.6) == pytest.approx(0.1)
+
+
+def test_the_whole_gradient_is_clipped():
+    one, two = parameters()
+    one.grad, two.grad = torch.full((5, 4), 2.0), torch.zeros(7)
+    norm = clip_gradients([one, two], 1.0)
+    assert norm == pytest.approx(math.sqrt(80.0))
+    assert float(one.grad.norm()) == pytest.approx(1.0, rel=1e-5)
+    one.grad = torch.full((5, 4), 2.0)
+    assert clip_gradients([one, two], 0.0) == pytest.approx(math.sqrt(80.0))
+    assert bool((one.grad == 2.0).all())
+
+
+@pytest.mark.parametrize("name", ["adagrad", "adam", "adamw"])
+def test_a_restored_optimizer_goes_on_bit_for_bit(name):
+    config = OptimConfig(name=name, lr=0.05)
+    straight = parameters()
+    take(build_optimizer(config, straight), straight, 6)
+
+    broken = parameters()
+    first = build_optimizer(config, broken)
+    take(first, broken, 3)
+    second = build_optimizer(config, broken)
+    restore_optimizer(second, NAMES, optimizer_tensors(first, NAMES), "here")
+    set_learning_rate(second, 0.05)
+    take(second, broken, 3, start=3)
+    for one, other in zip(straight, broken, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_state_of_another_model_is_refused():
+    weights = parameters()
+    optimizer = build_optimizer(OptimConfig(), weights)
+    take(optimizer, weights, 1)
+    tensors = optimizer_tensors(optimizer, NAMES)
+    with pytest.raises(WeightsError, match=r"place: found optimiser state of 'b\.c', which is no trained"):
+        restore_optimizer(optimizer, ["a", "d"], tensors, "place")
+    del tensors["a/sum"], tensors["a/step"]
+    with pytest.raises(WeightsError, match="place: expected optimiser state of 'a', which is missing"):
+        restore_optimizer(optimizer, NAMES, tensors, "place")

@@ -1,0 +1,69 @@
+"""Held-out perplexity during a run: always on the same sentences, by rank 0, and the best model kept."""
+
+import logging
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from torchelmo.errors import InputError
+from torchelmo.train.checkpoint import Progress
+from torchelmo.train.corpus import Corpus
+from torchelmo.train.evaluate import perplexity
+from torchelmo.train.run import Run
+
+log = logging.getLogger(__name__)
+
+
+class Result(NamedTuple):
+    """Exact perplexities; None for a direction that the model lacks."""
+
+    forward: float | None
+    backward: float | None
+    average: float
+
+
+class HeldOut:
+    """The first `evaluate_tokens` tokens of the held-out part; nothing where the text has no such part."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        try:
+            corpus = Corpus.open(run.config.data, "heldout")
+        except InputError:
+            log.info("%s has no held-out part: perplexity is not measured on the way", run.config.data)
+            self.sentences = []
+            return
+        self.sentences = list(_first(corpus, run.config.evaluate_tokens))
+
+    def measure(self) -> Result | None:
+        """The same result on every rank."""
+        if not self.sentences:
+            return None
+        world, directions = self.run.world, self.run.bilm.config.directions
+        values = [0.0, 0.0, 0.0]
+        if world.rank == 0:
+            found = perplexity(self.run.bilm, self.sentences)
+            values = [found.forward or 0.0, found.backward or 0.0, found.average]
+        forward, backward, average = world.total(values)
+        return Result(
+            forward if "forward" in directions else None,
+            backward if "backward" in directions else None,
+            average,
+        )
+
+    def keep_best(self, result: Result | None, progress: Progress) -> Progress:
+        """Save the model to out/best if none before was better; count the evaluations since the best."""
+        if result is None:
+            return progress
+        if progress.best is not None and result.average >= progress.best:
+            return progress._replace(stale=progress.stale + 1)
+        if self.run.world.rank == 0:
+            self.run.bilm.save(self.run.config.out / "best")
+        return progress._replace(best=result.average, best_step=progress.step, stale=0)
+
+
+def _first(corpus: Corpus, n_tokens: int) -> Iterator[list[str]]:
+    for sentence in corpus.sentences():
+        if n_tokens <= 0:
+            break
+        yield sentence
+        n_tokens -= len(sentence)

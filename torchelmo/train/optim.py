@@ -1,0 +1,86 @@
+"""Optimisers, the learning rate over a run, and their state as named tensors.
+
+lr = peak · min(1, rise) · (final + (1 − final) · fall)        fall from 1 to 0: linear, cosine, or not at all
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchelmo.errors import WeightsError
+from torchelmo.train.config import OptimConfig
+
+
+def build_optimizer(config: OptimConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimiser that `config` names; the learning rate is set anew before every step."""
+    if config.name == "adagrad":
+        return torch.optim.Adagrad(
+            parameters,
+            lr=config.peak,
+            weight_decay=config.weight_decay,
+            initial_accumulator_value=config.initial_accumulator,
+            fused=all(parameter.device.type == "cpu" for parameter in parameters),
+        )
+    kind = torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam
+    return kind(
+        parameters,
+        lr=config.peak,
+        betas=config.betas,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
+
+
+def learning_rate(config: OptimConfig, *, step: int, before: float, after: float) -> float:
+    """For step number `step` (from 1), which takes the run from the share `before` (0 to 1) to `after`.
+
+    >>> [learning_rate(OptimConfig(lr=1.0, warmup=2, decay="linear"), step=i, before=(i - 1) / 4, after=i / 4)
+    ...  for i in (1, 2, 3, 4)]
+    [0.5, 0.75, 0.5, 0.25]
+    """
+    rise = 1.0
+    if config.warmup:
+        rise = min(1.0, step / config.warmup if config.warmup >= 1 else after / config.warmup)
+    done = min(1.0, before)
+    fall = {"none": 1.0, "linear": 1.0 - done, "cosine": 0.5 * (1.0 + math.cos(math.pi * done))}[config.decay]
+    return config.peak * rise * (config.final + (1.0 - config.final) * fall)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def clip_gradients(parameters: list[nn.Parameter], limit: float) -> float:
+    """Scale the whole gradient to a norm of at most `limit` (0: leave it); returns the norm before."""
+    return float(nn.utils.clip_grad_norm_(parameters, limit or math.inf))
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dict[str, Tensor]:
+    """The state as "name/what" → tensor; `names` are those of the parameters, in the optimiser's order."""
+    state = optimizer.state_dict()["state"]
+    return {f"{names[i]}/{what}": tensor for i, values in state.items() for what, tensor in values.items()}
+
+
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, names: list[str], tensors: Mapping[str, Tensor], where: str
+) -> None:
+    """Give `optimizer` the state that `optimizer_tensors` named."""
+    state: dict[int, dict[str, Any]] = {}
+    places = {name: i for i, name in enumerate(names)}
+    for key, tensor in tensors.items():
+        name, _, what = key.rpartition("/")
+        if name not in places:
+            raise WeightsError(
+                f"{where}: found optimiser state of {name!r}, which is no trained parameter here."
+            )
+        # A tensor of a mapped file may start anywhere; its copy stands where PyTorch would have put it.
+        state.setdefault(places[name], {})[what] = tensor.clone()
+    missing = [name for name, i in places.items() if i not in state]
+    if missing:
+        raise WeightsError(f"{where}: expected optimiser state of {missing[0]!r}, which is missing.")
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
