@@ -14,7 +14,7 @@ PACKAGE = Path(torchelmo.__file__).parent
 
 # For each part of the package, the parts that it may import beside itself.
 FOUNDATION = ["errors", "config", "files", "progress", "text"]
-CORE = [*FOUNDATION, "bilm", "mix", "elmo"]
+CORE = [*FOUNDATION, "bilm", "mix", "embedding", "elmo"]
 WHOLE = "torchelmo"  # the package by its public names, which are those of the core
 AFTER = [*CORE, WHOLE]
 ALLOWED: dict[str, list[str]] = {
@@ -25,7 +25,8 @@ ALLOWED: dict[str, list[str]] = {
     "text": ["errors", "config", "files", "progress"],
     "bilm": FOUNDATION,
     "mix": [*FOUNDATION, "bilm"],
-    "elmo": [*FOUNDATION, "bilm", "mix"],
+    "embedding": [*FOUNDATION, "bilm", "mix"],
+    "elmo": [*FOUNDATION, "bilm", "mix", "embedding"],
     "compat": AFTER,
     "train": AFTER,
     "tasks": [*AFTER, "train"],
