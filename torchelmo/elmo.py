@@ -1,21 +1,23 @@
 """④ Text in, deep contextual vectors out: the biLM and its mixes as a module, and `embed` for people."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Literal, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from torchelmo.bilm.model import BiLM
-from torchelmo.errors import InputError
+from torchelmo.bilm.word_vectors import WordVectors
+from torchelmo.embedding import Embedding, Layers, Sentence, Vectors, check_tokens, word_ids
+from torchelmo.errors import ConfigError, InputError
 from torchelmo.mix import ScalarMix
+from torchelmo.progress import progress as show_progress
 from torchelmo.text.characters import CharacterEncoder
 
-Sentence = Sequence[str] | str
-Layers = Literal["all", "top", "average", "mix"] | int
-Vectors = npt.NDArray[np.float32]
+__all__ = ["Elmo", "ElmoOutput", "Layers", "Sentence", "Vectors", "check_tokens", "word_ids"]
+
+_UNITS = {"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 
 
 class ElmoOutput(NamedTuple):
@@ -26,7 +28,8 @@ class ElmoOutput(NamedTuple):
 class Elmo(nn.Module):
     """ids (..., tokens, max_characters) -> `n_mixes` mixes of one biLM run, each (..., tokens, dim).
 
-    `freeze=True` trains only the mixes. `keep_boundaries` leaves `<S>` and `</S>` in the result.
+    `freeze=True` trains only the mixes. `keep_boundaries` leaves `<S>` and `</S>` in the result. `cache` is how many
+    words `embed` keeps the token vectors of: a number of tokens, or a size such as "64MB"; 0 keeps none.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class Elmo(nn.Module):
         freeze: bool = True,
         keep_boundaries: bool = False,
         mixes: Sequence[ScalarMix] | None = None,
+        cache: int | str = 50_000,
     ) -> None:
         super().__init__()
         self.bilm, self.freeze, self.keep_boundaries = bilm, freeze, keep_boundaries
@@ -47,6 +51,7 @@ class Elmo(nn.Module):
         built = mixes or [ScalarMix(n_layers, layer_norm=layer_norm) for _ in range(n_mixes)]
         self.mixes: Sequence[ScalarMix] = nn.ModuleList(built)  # type: ignore[assignment]
         self.dropout = nn.Dropout(dropout)
+        self.words = WordVectors(self._cache_rows(cache))
 
     @property
     def dim(self) -> int:
@@ -124,29 +129,44 @@ class Elmo(nn.Module):
         progress: bool | Callable[[int], object] = False,
     ) -> Iterator[Vectors]:
         """`embed` for iterables of any length: arrays come in order while the input is read, in bounded memory."""
-        raise NotImplementedError
-
-
-def check_tokens(sentence: Sequence[str], position: int) -> None:
-    """A list of strings, or an error that says which sentence is not one."""
-    if isinstance(sentence, str):
-        raise InputError(
-            f"Sentence {position}: expected a list of tokens, got the string {sentence[:40]!r}. "
-            "Split it into tokens, or pass strings to embed()."
+        if isinstance(sentences, (str, bytes)):
+            raise InputError("embed: expected a list of sentences, got one string. Pass [text] for a single text.")
+        run = Embedding(
+            self.bilm,
+            self.mixes[0],
+            self.words,
+            layers=layers,
+            batch_tokens=batch_tokens,
+            precision=precision,
+            state=state,
+            lang=lang,
         )
-    for i, token in enumerate(sentence):
-        if not isinstance(token, str):
-            raise InputError(f"Sentence {position}, token {i}: expected a string, got {token!r}.")
+
+        def results() -> Iterator[Vectors]:
+            with _counting(progress, sentences) as count:
+                for vectors in run(sentences):
+                    yield vectors
+                    count(1)
+
+        return results()  # a wrong setting is an error at the call, not at the first sentence
+
+    def _cache_rows(self, size: int | str) -> int:
+        """The capacity of the cache in tokens, from a number of tokens or a size such as "64MB"."""
+        if isinstance(size, int) and size >= 0:
+            return size
+        number, unit = str(size)[:-2], str(size)[-2:].upper()
+        if unit not in _UNITS or not number.strip().isdecimal():
+            raise ConfigError(f"cache: expected a number of tokens, or a size such as '64MB'; got {size!r}.")
+        return int(number) * _UNITS[unit] // (4 * self.bilm.config.projection_dim)
 
 
-def word_ids(bilm: BiLM, sentences: Sequence[Sequence[str]]) -> Tensor:
-    """(n_sentences, longest): word i of the vocabulary as i + 1, 0 at padded positions."""
-    if bilm.vocabulary is None:
-        raise InputError(
-            "This model reads whole words but has no vocabulary: give load_official its vocabulary file, "
-            "or put a vocab.txt into the model folder."
-        )
-    ids = torch.zeros(len(sentences), max(map(len, sentences), default=0), dtype=torch.int64)
-    for row, sentence in enumerate(sentences):
-        ids[row, : len(sentence)] = torch.from_numpy(bilm.vocabulary.ids(sentence) + 1)
-    return ids
+@contextlib.contextmanager
+def _counting(show: bool | Callable[[int], object], sentences: Iterable[Sentence]) -> Iterator[Callable[[int], object]]:
+    """A function to call with the number of finished sentences: the caller's, a progress bar's, or none."""
+    if callable(show):
+        yield show
+    elif show:
+        with show_progress("embed", len(sentences) if isinstance(sentences, Sized) else None) as advance:
+            yield advance
+    else:
+        yield lambda n: None

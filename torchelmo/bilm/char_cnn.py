@@ -1,8 +1,8 @@
 """Characters → one context-free vector per token.
 
-    y_f = act(max_p (b_f + Σ_k W_fk · e(c_{p+k})))     one value per filter, over all positions p
-    highway(y) = g ⊙ relu(W_t y + b_t) + (1 − g) ⊙ y    with g = σ(W_c y + b_c)
-    x = W_p · highway(… highway(y)) + b_p
+y_f = act(max_p (b_f + Σ_k W_fk · e(c_{p+k})))     one value per filter, over all positions p
+highway(y) = g ⊙ relu(W_t y + b_t) + (1 − g) ⊙ y    with g = σ(W_c y + b_c)
+x = W_p · highway(… highway(y)) + b_p
 """
 
 import math
@@ -21,9 +21,7 @@ class CharCNN(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Parameter(torch.empty(config.n_characters, config.char_dim))
-        self.convolutions = nn.ModuleList(
-            nn.Conv1d(config.char_dim, count, width) for width, count in config.filters
-        )
+        self.convolutions = nn.ModuleList(nn.Conv1d(config.char_dim, count, width) for width, count in config.filters)
         self.highways = nn.ModuleList(Highway(config.n_filters) for _ in range(config.n_highway))
         self.projection = nn.Linear(config.n_filters, config.projection_dim) if config.char_projection else None
         self.reset_parameters()
@@ -55,6 +53,12 @@ class CharCNN(nn.Module):
         embedded = nn.functional.embedding(ids, self.embedding).transpose(1, 2)
         pooled = torch.cat([conv(embedded).amax(dim=-1) for conv in self.convolutions], dim=-1)
         return torch.relu(pooled) if self.config.activation == "relu" else torch.tanh(pooled)
+
+    def conv_layers(self) -> list[nn.Conv1d]:
+        return list(self.convolutions)  # type: ignore[arg-type]
+
+    def highway_layers(self) -> "list[Highway]":
+        return list(self.highways)  # type: ignore[arg-type]
 
     def combine(self, features: Tensor) -> Tensor:
         """(n, n_filters) -> (n, projection_dim): highways, then the projection."""

@@ -16,7 +16,7 @@ from torchelmo.bilm.fast_encoder import FastEncoder
 from torchelmo.bilm.lstm import LSTMState, ProjectedLSTM
 from torchelmo.bilm.packed import PackedBiLM
 from torchelmo.bilm.products import Precision
-from torchelmo.bilm.softmax import Softmax
+from torchelmo.bilm.softmax import AdaptiveSoftmax, Softmax
 from torchelmo.bilm.unique import unique_rows
 from torchelmo.errors import InputError
 from torchelmo.text.characters import CharacterEncoder
@@ -54,8 +54,10 @@ class BiLM(nn.Module):
         for direction in config.directions:
             lstms = nn.ModuleList(_build_lstm(config, direction) for _ in range(config.n_layers))
             self.add_module(f"{direction}_lstms", lstms)
-        self.softmax: Softmax | None = None
-        if config.softmax_words:
+        self.softmax: Softmax | AdaptiveSoftmax | None = None
+        if config.softmax_cutoffs:
+            self.softmax = AdaptiveSoftmax(config.softmax_words, config.projection_dim, config.softmax_cutoffs)
+        elif config.softmax_words:
             tied = self.encoder.embedding if config.tied_softmax else None
             self.softmax = Softmax(config.softmax_words, config.projection_dim, tied)
         self._fast: dict[str, tuple[Any, Any]] = {}  # what the fast paths made of the weights
@@ -90,14 +92,10 @@ class BiLM(nn.Module):
             raise InputError(f"BiLM: expected int64 ids, got {ids.dtype}. Use Elmo.encode to make them.")
         limit = config.n_characters if characters else config.n_words + 1
         if ids.numel() and not (0 <= int(ids.min()) and int(ids.max()) < limit):
-            raise InputError(
-                f"BiLM: expected ids from 0 to {limit - 1}, got {int(ids.min())} to {int(ids.max())}."
-            )
+            raise InputError(f"BiLM: expected ids from 0 to {limit - 1}, got {int(ids.min())} to {int(ids.max())}.")
         mask = (ids > 0).any(dim=-1) if characters else ids > 0
         if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
-            raise InputError(
-                "BiLM: padding (id 0) must stand after the tokens of a row, not before or between them."
-            )
+            raise InputError("BiLM: padding (id 0) must stand after the tokens of a row, not before or between them.")
         return mask
 
     def add_boundaries(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -173,7 +171,8 @@ class BiLM(nn.Module):
     def encode_words(self, ids: Tensor, *, precision: Precision = "float32") -> Tensor:
         """(n, max_characters) or (n,) ids of distinct words -> (n, projection_dim), fast and without gradients."""
         if isinstance(self.encoder, WordEmbedding):
-            return self.encoder(ids).detach()
+            vectors: Tensor = self.encoder(ids)
+            return vectors.detach()
         return self._fast_encoder(precision)(ids)
 
     def _fast_encoder(self, precision: Precision) -> FastEncoder:

@@ -4,14 +4,13 @@ Large shapes are bound by memory and want packed weights and a thread each. Smal
 of calls, which one batched product for both directions halves; there two threads would only wait for each other.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from torchelmo.bilm.lstm import FORGET_BIAS, ProjectedLSTM
+from torchelmo.bilm.parallel import in_parallel
 from torchelmo.bilm.products import Precision, choose_product
 
 # The input product of this many values is taken at once: 32 MB, enough for a full-speed product.
@@ -33,9 +32,10 @@ class SeparateLayer:
         out = x.new_empty(len(x), x.shape[1], hidden.shape[-1])
 
         def run_direction(d: int) -> None:
-            self.directions[d].run(x[d], sizes, hidden[d], cell[d], out[d])
+            with torch.inference_mode():  # the mode belongs to a thread
+                self.directions[d].run(x[d], sizes, hidden[d], cell[d], out[d])
 
-        _side_by_side(run_direction, len(x), x.device)
+        in_parallel(run_direction, [(d,) for d in range(len(x))], x.device)
         return out
 
 
@@ -134,26 +134,3 @@ def _chunks(sizes: list[int], values_per_row: int) -> Iterator[tuple[slice, list
             end, last = end + sizes[last], last + 1
         yield slice(start, end), sizes[first:last]
         start, first = end, last
-
-
-def _side_by_side(work: Callable[[int], Any], n: int, device: torch.device) -> None:
-    """work(0) … work(n − 1), each in a thread of its own with its share of the cores."""
-    threads = torch.get_num_threads()
-    if n == 1 or threads == 1 or device.type != "cpu":
-        for number in range(n):
-            work(number)
-        return
-
-    def with_share(number: int) -> None:
-        torch.set_num_threads(max(1, threads // n))
-        with torch.inference_mode():  # the mode belongs to a thread
-            work(number)
-
-    try:
-        with ThreadPoolExecutor(n - 1) as pool:
-            others = [pool.submit(with_share, number) for number in range(1, n)]
-            with_share(0)
-            for other in others:
-                other.result()
-    finally:
-        torch.set_num_threads(threads)
