@@ -10,14 +10,13 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from torchelmo.cli.embed import embed
-from torchelmo.cli.ending import run
-from torchelmo.cli.models import convert, info
+from torchelmo.cli import embed, models
+from torchelmo.cli.ending import echo, run
 
 COMMANDS: dict[str, Callable[..., None]] = {
-    "embed": embed,
-    "info": info,
-    "convert": convert,
+    "embed": embed.embed,
+    "info": models.info,
+    "convert": models.convert,
 }
 
 
@@ -38,7 +37,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from torchelmo import __version__
 
-        print(f"torchelmo {__version__}")
+        echo(f"torchelmo {__version__}")
         raise typer.Exit
 
 
@@ -54,9 +53,7 @@ def _about(
     """
 
 
-app = typer.Typer(
-    name="torchelmo", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
-)
+app = typer.Typer(name="torchelmo", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.callback()(_about)
 for _name, _function in COMMANDS.items():
     app.command(_name)(_function)

@@ -13,22 +13,20 @@ T = TypeVar("T")
 def in_background(write: Callable[[T], None], *, waiting: int = 32) -> Iterator[Callable[[T], None]]:
     """Gives `put(item)`: a thread calls `write(item)` for one after the other, at most `waiting` behind.
 
-    An error in the thread is raised by the next `put`, or at the end of the block. When the block itself
-    fails, what still waits is not written.
+    An error in the thread is raised by the next `put`, or at the end of the block. All that was put is
+    written, also when the block itself fails.
     """
     items: queue.Queue[T | _End] = queue.Queue(waiting)
     errors: list[BaseException] = []
-    failed = threading.Event()
 
     def work() -> None:
         # After a failure items are still taken, so that nobody waits for a place in the queue for ever.
         while not isinstance(item := items.get(), _End):
-            if not failed.is_set():
+            if not errors:
                 try:
                     write(item)
                 except BaseException as error:
                     errors.append(error)
-                    failed.set()
 
     def put(item: T) -> None:
         if errors:
@@ -39,9 +37,6 @@ def in_background(write: Callable[[T], None], *, waiting: int = 32) -> Iterator[
     thread.start()
     try:
         yield put
-    except BaseException:
-        failed.set()
-        raise
     finally:
         items.put(_End())
         thread.join()

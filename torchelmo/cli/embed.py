@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from torchelmo.cli.embed_lines import LAYERS, Settings, check_size, embed_lines, put_together
-from torchelmo.cli.ending import WrongCallError
+from torchelmo.cli.ending import WrongCallError, echo
 from torchelmo.cli.outputs import FORMATS
 from torchelmo.cli.spool import Spool
 from torchelmo.config import config_to_dict, suggest
@@ -29,17 +29,13 @@ def embed(
         typer.Argument(metavar="INPUT", help="One sentence per line: a file (also .gz, .bz2, .xz), or -."),
     ],
     out: Annotated[Path, typer.Option(help="File to write: .h5, .npz or .safetensors.")],
-    model: Annotated[
-        str | None, typer.Option(help="A model folder, official files, or a name; else our own.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="A model folder, official files, or a name; else our own.")] = None,
     layers: Annotated[
         str, typer.Option(help="all: every layer; top; average; or one by its index, 0 for the token layer.")
     ] = "all",
     tokenize: Annotated[
         str | None,
-        typer.Option(
-            metavar="LANG", help="For raw text: split by spaCy's rules for this language (en, de, …)."
-        ),
+        typer.Option(metavar="LANG", help="For raw text: split by spaCy's rules for this language (en, de, …)."),
     ] = None,
     pool: Annotated[
         Literal["mean", "max"] | None,
@@ -74,9 +70,7 @@ def embed(
         from torchelmo.text.tokenize import Tokenizer
 
         Tokenizer(tokenize)  # an unknown language is an error now, before a file is begun
-    settings = Settings(
-        _hash_of(elmo.bilm), layers, tokenize, pool, dtype, precision, batch_tokens, state, device
-    )
+    settings = Settings(_hash_of(elmo.bilm), layers, tokenize, pool, dtype, precision, batch_tokens, state, device)
     start = Spool.resume if resume and partial.exists() else Spool.create
     spool = start(partial, dataclasses.asdict(settings))
     try:
@@ -86,7 +80,7 @@ def embed(
     except BaseException as error:
         spool.leave(error)
         raise
-    print(f"{out}: {spool.n_lines:,} lines")
+    echo(f"{out}: {spool.n_lines:,} lines")
 
 
 def _check_call(input_: str, out: Path, partial: Path, *, resume: bool, overwrite: bool, carry: bool) -> None:
@@ -108,8 +102,7 @@ def _check_call(input_: str, out: Path, partial: Path, *, resume: bool, overwrit
         raise WrongCallError(f"--out {out}: exists. Choose another name, or replace it with --overwrite.")
     if partial.exists() and not (resume or overwrite):
         raise WrongCallError(
-            f"{partial}: an earlier run was interrupted there. "
-            "Go on with --resume, or start again with --overwrite."
+            f"{partial}: an earlier run was interrupted there. Go on with --resume, or start again with --overwrite."
         )
 
 

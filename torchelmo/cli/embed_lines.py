@@ -87,9 +87,7 @@ def check_size(out: Path, n_lines: int) -> None:
         )
 
 
-def _vectors(
-    elmo: "Elmo", lines: Iterator[str], settings: Settings
-) -> Generator[tuple[str, Array] | None, None, None]:
+def _vectors(elmo: "Elmo", lines: Iterator[str], settings: Settings) -> Generator[tuple[str, Array] | None, None, None]:
     """Each line with its array, and None at the end of every chunk."""
     waiting: deque[str] = deque()  # lines that were read, whose vectors are not there yet
     layers: Layers = settings.layers if settings.layers in LAYERS else int(settings.layers)  # type: ignore[assignment]

@@ -49,6 +49,12 @@ def run(job: Callable[[], object]) -> int:
             return _explain(error)
 
 
+def echo(text: str) -> None:
+    """Print a result, and know at once whether it was delivered."""
+    with explaining("standard output"):
+        print(text, flush=True)
+
+
 def _explain(error: BaseException) -> int:
     if isinstance(error, typer.Exit):  # --help and --version end in this way
         return error.exit_code

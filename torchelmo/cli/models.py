@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from torchelmo.cli.ending import WrongCallError
+from torchelmo.cli.ending import WrongCallError, echo
 from torchelmo.config import config_to_dict
 from torchelmo.errors import OutputError
 
@@ -28,9 +28,7 @@ _LARGEST_DIFFERENCE = 1e-5  # of float32 files; they should be equal
 
 
 def info(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Model folder, folder with official files, or name.")
-    ],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Model folder, folder with official files, or name.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """Show what a model is: shape, parameters, vocabulary, origin."""
@@ -38,7 +36,7 @@ def info(
 
     about = describe(load(model), model)
     if as_json:
-        print(json.dumps(about, indent=2, ensure_ascii=False))
+        echo(json.dumps(about, indent=2, ensure_ascii=False))
     else:
         _print_rows(_rows(about), title=model)
 
@@ -66,9 +64,7 @@ def convert(
 
     form = to or ("official" if (find_folder(source) / "config.json").exists() else "folder")
     if form == "official" and dtype != "float32":
-        raise WrongCallError(
-            f"--dtype {dtype}: official files are float32. Leave it out, or use --to folder."
-        )
+        raise WrongCallError(f"--dtype {dtype}: official files are float32. Leave it out, or use --to folder.")
     _check_target(source, target, form, overwrite)
     bilm = load(source)
     if form == "folder":
@@ -84,8 +80,8 @@ def convert(
             "Do not use it; please report this."
         )
     names = sorted(path.name for path in _model_files(target))
-    print(f"{target}: {', '.join(names)} ({_megabytes(target)})")
-    print(f"largest output difference on {n_sentences} sentences, all layers: {difference:.1e}")
+    echo(f"{target}: {', '.join(names)} ({_megabytes(target)})")
+    echo(f"largest output difference on {n_sentences} sentences, all layers: {difference:.1e}")
 
 
 def describe(bilm: "BiLM", model: str) -> dict[str, Any]:
@@ -147,9 +143,7 @@ def _check_target(source: str, target: Path, form: str, overwrite: bool) -> None
             "Choose another folder."
         )
     if found and not overwrite:
-        raise WrongCallError(
-            f"{target}: holds a model. Choose another folder, or replace it with --overwrite."
-        )
+        raise WrongCallError(f"{target}: holds a model. Choose another folder, or add --overwrite.")
 
 
 def _model_files(folder: Path) -> list[Path]:
@@ -174,9 +168,7 @@ def _rows(about: dict[str, Any]) -> dict[str, str]:
     if config["input"] == "characters":
         filters = " ".join(f"{width}×{count}" for width, count in config["filters"])
         n_filters = sum(count for _, count in config["filters"])
-        rows["input"] = (
-            f"at most {config['max_characters']} characters per token, {config['char_dim']} numbers each"
-        )
+        rows["input"] = f"at most {config['max_characters']} characters per token, {config['char_dim']} numbers each"
         rows["filters"] = f"{filters} = {n_filters}, {config['activation']}"
         rows["highways"] = str(config["n_highway"])
     else:
@@ -194,7 +186,7 @@ def _or_none(clip: float | None) -> str:
 def _print_rows(rows: dict[str, str], title: str) -> None:
     """A table on a terminal, plain lines for other programs."""
     if not sys.stdout.isatty():
-        print("\n".join(f"{name}: {value}" for name, value in rows.items()))
+        echo("\n".join(f"{name}: {value}" for name, value in rows.items()))
         return
     from rich.console import Console
     from rich.table import Table

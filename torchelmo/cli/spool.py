@@ -67,9 +67,10 @@ class Spool:
         spool._open("r+b")
         for name, stream in (("vectors", spool._vectors_stream), ("lines", spool._index_stream)):
             if stream.seek(0, 2) < committed[name]:
+                spool.close()
                 raise OutputError(f"{folder}: its {name} were cut short. Start again with --overwrite.")
-            stream.truncate(committed[name])
-            stream.seek(0, 2)
+            stream.seek(committed[name])
+            stream.truncate()
         spool.n_lines = spool.n_committed = committed["n_lines"]
         return spool
 
@@ -93,9 +94,8 @@ class Spool:
         self.n_committed = self.n_lines
 
     def close(self) -> None:
-        for stream in (self._vectors_stream, self._index_stream):
-            with contextlib.suppress(OSError):  # a full disk was reported when it was written
-                stream.close()
+        with contextlib.suppress(OSError):  # a full disk was reported when it was written
+            self._streams.close()
 
     def lines(self) -> Iterator[Line]:
         """Every committed line, in order."""
@@ -115,9 +115,7 @@ class Spool:
         """After a failure: say how to go on, or tidy up where there is nothing to go on from."""
         self.close()
         if self.n_committed:
-            error.add_note(
-                f"{self.folder} keeps the first {self.n_committed:,} lines; --resume goes on from there."
-            )
+            error.add_note(f"{self.folder} keeps the first {self.n_committed:,} lines; --resume goes on from there.")
         else:
             self.remove()
 
@@ -126,10 +124,11 @@ class Spool:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _open(self, mode: str) -> None:
-        with explaining(self.folder):
-            self._vectors_stream = open(self.vectors, mode)  # noqa: SIM115  (closed by close)
-            self._index_stream = open(self._index, mode)  # noqa: SIM115
+        with explaining(self.folder), contextlib.ExitStack() as streams:
+            self._vectors_stream = streams.enter_context(open(self.vectors, mode))
+            self._index_stream = streams.enter_context(open(self._index, mode))
             _lock(self._vectors_stream.fileno(), self.folder)
+            self._streams = streams.pop_all()  # closed by close
 
 
 def _check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -145,9 +144,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise OutputError(
-            f"{path}: cannot go on from this ({error}). Start again with --overwrite."
-        ) from error
+        raise OutputError(f"{path}: cannot go on from this ({error}). Start again with --overwrite.") from error
     assert isinstance(content, dict)
     return content
 
@@ -161,6 +158,4 @@ def _lock(descriptor: int, folder: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise OutputError(
-            f"{folder}: another run is writing there. Wait for it, or choose another --out."
-        ) from error
+        raise OutputError(f"{folder}: another run is writing there. Wait for it, or choose another --out.") from error

@@ -1,0 +1,78 @@
+"""The command line, called in this process or in one of its own, and a tiny model for it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from torchelmo import BiLM
+from torchelmo.cli import main
+
+LINES = [
+    "I took a bow",
+    "bow and arrow",
+    "",
+    "Zürich and 東京 are places far from here .",
+    "bow and arrow",
+    "one",
+    "   ",
+    "the last of them",
+]
+# The real program, with chunks small enough to be interrupted in a short text.
+SMALL_CHUNKS = (
+    "import torchelmo.cli.embed_lines as lines; lines.CHUNK_LINES = 3; from torchelmo.cli import main; main()"
+)
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """`torchelmo …` in this process."""
+
+    def call(*arguments: object) -> Outcome:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main([str(argument) for argument in arguments])
+        return Outcome(int(end.value.code or 0), *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def start() -> Callable[..., "subprocess.Popen[str]"]:
+    """`torchelmo …` in a process of its own, with pipes and small chunks."""
+
+    def start(*arguments: object, **options: object) -> "subprocess.Popen[str]":
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+        return subprocess.Popen(
+            [sys.executable, "-c", SMALL_CHUNKS, *map(str, arguments)],
+            text=True,
+            encoding="utf-8",
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            **pipes,  # type: ignore[call-overload]
+        )
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def model(tiny_bilm: BiLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    tiny_bilm.save(folder)
+    return folder
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("".join(line + "\n" for line in LINES), encoding="utf-8")
+    return path

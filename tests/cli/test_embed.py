@@ -1,0 +1,172 @@
+"""torchelmo embed: what stands in the file."""
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import h5py
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from torchelmo import Elmo
+from torchelmo.cli import outputs
+
+from .conftest import LINES
+
+TOKENS = [line.split() for line in LINES]
+
+
+def read(path: Path) -> list[np.ndarray]:
+    """The arrays of a file by the number of their line, read with the format's own library."""
+    if path.suffix == ".npz":
+        with np.load(path) as file:
+            arrays = dict(file)
+    elif path.suffix == ".safetensors":
+        arrays = load_file(path)
+    else:
+        with h5py.File(path) as file:
+            arrays = {key: file[key][()] for key in file if key != "sentence_to_index"}
+    assert set(arrays) == {str(number) for number in range(len(arrays))}
+    return [arrays[str(number)] for number in range(len(arrays))]
+
+
+def assert_equal(found: list[np.ndarray], expected: list[np.ndarray], tolerance: float = 1e-6) -> None:
+    assert [array.shape for array in found] == [array.shape for array in expected]
+    for one, other in zip(found, expected):
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".hdf5", ".npz", ".safetensors"])
+@pytest.mark.parametrize("layers", ["all", "top", "average", "0", "2"])
+def test_every_line_becomes_an_array(call, model, text, tmp_path, tiny_bilm, suffix, layers):
+    out = tmp_path / f"out{suffix}"
+    result = call("embed", text, "--out", out, "--model", model, "--layers", layers)
+    assert result.code == 0, result.err
+    assert result.out == f"{out}: 8 lines\n"
+    choice = int(layers) if layers.isdecimal() else layers
+    expected = Elmo(tiny_bilm).embed(TOKENS, choice)
+    assert expected[2].size == 0  # the blank line keeps its number
+    assert_equal(read(out), expected)
+    assert all(array.dtype == np.float32 for array in read(out))
+    assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == [out.name]
+
+
+def test_hdf5_has_the_established_layout(call, model, text, tmp_path):
+    out = tmp_path / "out.h5"
+    assert call("embed", text, "--out", out, "--model", model).code == 0
+    with h5py.File(out) as file:
+        assert file["0"].shape == (3, 4, 16)
+        assert file["2"].shape == (3, 0, 16)
+        assert file["sentence_to_index"].shape == (1,)
+        index = json.loads(file["sentence_to_index"][0])
+    first = {text: str(number) for number, text in reversed(list(enumerate(LINES))) if text.strip()}
+    assert index == first
+    assert index["bow and arrow"] == "1"
+
+
+def test_a_text_too_long_for_one_json_object_has_no_sentence_index(call, model, text, tmp_path, monkeypatch):
+    monkeypatch.setattr(outputs, "MOST_SENTENCE_CHARACTERS", 20)
+    out = tmp_path / "out.h5"
+    result = call("embed", text, "--out", out, "--model", model)
+    assert result.code == 0
+    assert "sentence_to_index is left out" in result.err
+    with h5py.File(out) as file:
+        assert sorted(file) == [str(number) for number in range(8)]
+
+
+@pytest.mark.parametrize("layers", ["all", "top"])
+@pytest.mark.parametrize("pool", ["mean", "max"])
+def test_pooling_gives_one_vector_per_line(call, model, text, tmp_path, tiny_bilm, pool, layers):
+    out = tmp_path / "out.npz"
+    assert call("embed", text, "--out", out, "--model", model, "--pool", pool, "--layers", layers).code == 0
+    expected = [
+        getattr(np, pool)(array, axis=-2) if array.size else np.zeros((*array.shape[:-2], 16))
+        for array in Elmo(tiny_bilm).embed(TOKENS, layers)
+    ]
+    assert_equal(read(out), expected)
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".npz", ".safetensors"])
+def test_half_precision_files(call, model, text, tmp_path, tiny_bilm, suffix):
+    out = tmp_path / f"out{suffix}"
+    assert call("embed", text, "--out", out, "--model", model, "--dtype", "float16").code == 0
+    assert all(array.dtype == np.float16 for array in read(out))
+    assert_equal(read(out), Elmo(tiny_bilm).embed(TOKENS), tolerance=1e-3)
+
+
+def test_raw_text_is_split_by_the_rules_of_a_language(call, model, tmp_path, tiny_bilm):
+    lines = ["It's mine, isn't it? Yes.", "", "Don't go!"]
+    source, out = tmp_path / "raw.txt", tmp_path / "out.npz"
+    source.write_text("\n".join(lines), encoding="utf-8")
+    assert call("embed", source, "--out", out, "--model", model, "--tokenize", "en").code == 0
+    assert_equal(read(out), Elmo(tiny_bilm).embed(lines, lang="en"))
+    assert read(out)[2].shape == (3, 4, 16)
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)])
+def test_packed_text(call, model, text, tmp_path, tiny_bilm, suffix, pack):
+    packed, out = tmp_path / f"text.txt{suffix}", tmp_path / "out.npz"
+    packed.write_bytes(pack(text.read_bytes()))
+    assert call("embed", packed, "--out", out, "--model", model).code == 0
+    assert_equal(read(out), Elmo(tiny_bilm).embed(TOKENS))
+
+
+def test_standard_input(call, model, text, tmp_path, tiny_bilm, monkeypatch):
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(text.read_bytes())))
+    assert call("embed", "-", "--out", tmp_path / "out.npz", "--model", model).code == 0
+    assert_equal(read(tmp_path / "out.npz"), Elmo(tiny_bilm).embed(TOKENS))
+
+
+def test_a_named_pipe_is_read_once(call, model, text, tmp_path, tiny_bilm):
+    pipe, out = tmp_path / "pipe", tmp_path / "out.npz"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(text.read_bytes()), daemon=True)
+    writer.start()
+    assert call("embed", pipe, "--out", out, "--model", model).code == 0
+    assert_equal(read(out), Elmo(tiny_bilm).embed(TOKENS))
+
+
+def test_carried_state_runs_through_the_text(call, model, text, tmp_path, tiny_bilm):
+    out = tmp_path / "out.npz"
+    assert call("embed", text, "--out", out, "--model", model, "--state", "carry").code == 0
+    expected = Elmo(tiny_bilm).embed(TOKENS, state="carry")
+    assert_equal(read(out), expected)
+    reset = Elmo(tiny_bilm).embed(TOKENS)
+    assert np.abs(expected[1] - reset[1]).max() > 1e-4
+
+
+def test_the_folder_of_the_output_is_made(call, model, text, tmp_path):
+    out = tmp_path / "new" / "folder" / "out.h5"
+    assert call("embed", text, "--out", out, "--model", model).code == 0
+    assert os.listdir(out.parent) == ["out.h5"]
+
+
+def test_overwrite_replaces_a_file_only_when_the_new_one_is_whole(call, model, text, tmp_path):
+    out, bad = tmp_path / "out.npz", tmp_path / "bad.txt"
+    out.write_bytes(b"older")
+    bad.write_bytes(b"fine\n\xff\n")
+    assert call("embed", bad, "--out", out, "--model", model, "--overwrite").code == 1
+    assert out.read_bytes() == b"older"
+    assert call("embed", text, "--out", out, "--model", model, "--overwrite").code == 0
+    assert len(read(out)) == 8
+
+
+def test_equal_calls_write_equal_bytes(call, model, text, tmp_path):
+    for suffix in (".h5", ".npz", ".safetensors"):
+        for name in ("one", "two"):
+            assert call("embed", text, "--out", tmp_path / f"{name}{suffix}", "--model", model).code == 0
+        one, two = tmp_path / f"one{suffix}", tmp_path / f"two{suffix}"
+        assert one.read_bytes() == two.read_bytes()
+
+
+def test_progress_lines_go_to_standard_error(call, model, text, tmp_path):
+    result = call("embed", text, "--out", tmp_path / "out.npz", "--model", model)
+    assert "embed: 8 lines in" in result.err
+    assert result.out.count("\n") == 1

@@ -1,0 +1,189 @@
+"""torchelmo info and torchelmo convert."""
+
+import json
+import os
+import re
+import sys
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from official_files import WORDS, random_official
+
+import torchelmo
+from torchelmo import BiLM
+from torchelmo.bilm.tensors import own_tensors
+
+
+@pytest.fixture
+def official(tiny_official, tmp_path):
+    tiny_official.write(tmp_path / "official")
+    return tmp_path / "official"
+
+
+@pytest.fixture
+def words(tmp_path):
+    """A model that reads words, with the vocabulary beside it."""
+    folder = tmp_path / "words"
+    random_official(words=len(WORDS)).write(folder)
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    return folder
+
+
+def same_tensors(one: BiLM, other: BiLM) -> bool:
+    ours, theirs = own_tensors(one), own_tensors(other)
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_info_in_plain_lines(call, official, tiny_bilm):
+    result = call("info", official)
+    assert (result.code, result.err) == (0, "")
+    rows = dict(line.split(": ", 1) for line in result.out.splitlines())
+    total = sum(parameter.numel() for parameter in tiny_bilm.parameters())
+    assert rows["origin"] == "official files options.json + weights.hdf5"
+    assert rows["layers"] == "2 + the token layer, both directions, residual"
+    assert rows["vectors"] == "16 numbers"
+    assert rows["LSTM"] == "16 cells, projected to 8; clipped: cell ±3, projection ±3"
+    assert rows["filters"] == "1×4 2×4 3×6 = 14, relu"
+    assert rows["highways"] == "2"
+    assert rows["parameters, total"] == f"{total:,}"
+    assert rows["vocabulary"] == "none"
+    assert re.fullmatch(r"options.json 0.0 MB, weights.hdf5 \d.\d MB", rows["on disk"])
+
+
+def test_info_as_json(call, official, words, tiny_bilm):
+    about = json.loads(call("info", official, "--json").out)
+    parameters = about["parameters"]
+    assert parameters["encoder"] == sum(p.numel() for p in tiny_bilm.encoder.parameters())
+    assert parameters["encoder"] + parameters["lstm"] + parameters["softmax"] == parameters["total"]
+    assert about["config"]["cell_dim"] == 16
+    assert about["files"]["weights.hdf5"] == os.path.getsize(official / "weights.hdf5")
+    assert about["vocabulary"] is None
+    about = json.loads(call("info", words, "--json").out)
+    assert about["vocabulary"] == about["config"]["n_words"] == len(WORDS)
+
+
+def test_info_on_a_word_model(call, words):
+    result = call("info", words)
+    assert f"input: {len(WORDS)} whole words" in result.out
+    assert f"vocabulary: {len(WORDS)} words" in result.out
+
+
+def test_info_on_a_terminal_is_a_table(call, model, monkeypatch):
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True, raising=False)
+    result = call("info", model)
+    assert "│" in result.out
+    assert "16 numbers" in result.out
+
+
+def test_official_files_become_a_folder_and_back(call, official, tmp_path, tiny_bilm):
+    result = call("convert", official, tmp_path / "folder")
+    assert result.code == 0, result.err
+    assert re.search(r"folder: config.json, model.safetensors \(\d+.\d MB\)\n", result.out)
+    assert "largest output difference on 5 sentences, all layers: 0.0e+00\n" in result.out
+    assert same_tensors(torchelmo.load(tmp_path / "folder"), tiny_bilm)
+
+    result = call("convert", tmp_path / "folder", tmp_path / "back")
+    assert result.code == 0, result.err
+    assert "back: options.json, weights.hdf5 (" in result.out
+    before = json.loads((official / "options.json").read_text(encoding="utf-8"))
+    assert json.loads((tmp_path / "back" / "options.json").read_text(encoding="utf-8")) == before
+    with h5py.File(official / "weights.hdf5") as one, h5py.File(tmp_path / "back" / "weights.hdf5") as other:
+        names: list[str] = []
+        one.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+        assert names
+        assert all(np.array_equal(one[name], other[name]) for name in names)
+
+
+def test_a_word_model_keeps_its_vocabulary(call, words, tmp_path):
+    for source, target in (("words", "folder"), ("folder", "back")):
+        result = call("convert", tmp_path / source, tmp_path / target)
+        assert result.code == 0, result.err
+        assert "largest output difference on 5 sentences, all layers: 0.0e+00" in result.out
+        assert list(torchelmo.load(tmp_path / target).vocabulary or []) == WORDS
+
+
+def test_the_form_can_be_chosen(call, model, tmp_path):
+    assert call("convert", model, tmp_path / "half", "--to", "folder", "--dtype", "float16").code == 0
+    small = (tmp_path / "half" / "model.safetensors").stat().st_size
+    assert small < 0.6 * (model / "model.safetensors").stat().st_size
+    assert call("convert", model, tmp_path / "official", "--to", "official").code == 0
+    assert sorted(os.listdir(tmp_path / "official")) == ["options.json", "weights.hdf5"]
+
+
+def test_half_precision_says_how_much_it_changes(call, official, tmp_path):
+    result = call("convert", official, tmp_path / "half", "--dtype", "float16")
+    assert result.code == 0
+    difference = float(result.out.rsplit(" ", 1)[1])
+    assert 0 < difference < 0.05
+
+
+def test_overwrite_replaces_a_model(call, official, words, tmp_path, tiny_bilm):
+    target = tmp_path / "target"
+    assert call("convert", words, target).code == 0
+    result = call("convert", official, target)
+    assert result.code == 2
+    assert f"{target}: holds a model. Choose another folder, or add --overwrite." in result.err
+    assert call("convert", official, target, "--overwrite").code == 0
+    assert same_tensors(torchelmo.load(target), tiny_bilm)
+    assert torchelmo.load(target).vocabulary is None
+
+
+def test_overwrite_leaves_no_vocabulary_of_the_model_before(call, model, words, tmp_path, tiny_bilm):
+    target = tmp_path / "target"
+    assert call("convert", words, target, "--to", "official").code == 0
+    assert call("convert", model, target, "--overwrite").code == 0
+    assert same_tensors(torchelmo.load(target), tiny_bilm)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("OFFICIAL", "OFFICIAL"), "is SOURCE itself. Choose another folder."),
+        (("OFFICIAL", "file"), "expected a folder to write to, found a file."),
+        (("nowhere", "target"), "nowhere: expected a model folder"),
+        (("MODEL", "target", "--dtype", "float16"), "--dtype float16: official files are float32."),
+        (("MODEL", "OFFICIAL", "--to", "folder", "--overwrite"), "holds options.json, weights.hdf5, of a model in"),
+        (("MODEL", "other", "--overwrite"), "holds other.hdf5, of a model in another form"),
+        (("MODEL", "target", "--to", "paper"), "Invalid value for '--to'"),
+    ],
+)
+def test_a_wrong_call_is_refused(call, official, model, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "other.hdf5").write_text("", encoding="utf-8")
+    places = {"OFFICIAL": official, "MODEL": model}
+    before = sorted(tmp_path.rglob("*"))
+    result = call("convert", *(places.get(argument, argument) for argument in arguments))
+    assert words in result.err
+    assert result.code == 2
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_model_that_the_format_has_no_place_for(call, tmp_path, tiny_bilm):
+    config = torchelmo.BiLMConfig(
+        direction="backward", filters=((1, 4),), projection_dim=4, cell_dim=4, char_dim=2, n_layers=1
+    )
+    BiLM(config).save(tmp_path / "backward")
+    result = call("convert", tmp_path / "backward", tmp_path / "target")
+    assert result.code == 1
+    assert "The official format has no backward-only models" in result.err
+
+
+def test_a_conversion_that_changes_the_output_fails(call, official, tmp_path, monkeypatch):
+    save = BiLM.save
+
+    def save_wrongly(self: BiLM, folder, dtype=None):
+        with torch.no_grad():
+            next(self.parameters()).add_(0.1)
+        save(self, folder, dtype)
+        with torch.no_grad():
+            next(self.parameters()).sub_(0.1)
+
+    monkeypatch.setattr(BiLM, "save", save_wrongly)
+    result = call("convert", official, tmp_path / "target")
+    assert result.code == 1
+    assert "its output differs from that of" in result.err
+    assert "Do not use it" in result.err

@@ -1,0 +1,64 @@
+"""Progress: a bar on a terminal, log lines elsewhere."""
+
+import logging
+import os
+import pty
+
+import pytest
+
+from torchelmo.progress import describe, progress
+
+
+def test_without_a_terminal_it_logs_now_and_then_and_at_the_end(caplog):
+    caplog.set_level(logging.INFO, logger="torchelmo.progress")
+    with progress("embed", total=10, done=4, unit="lines", every=0.0) as advance:
+        advance(1)
+        advance(5)
+    first, second, last = (record.getMessage() for record in caplog.records)
+    assert first.startswith("embed: 5 of 10 lines, ")
+    assert second.startswith("embed: 10 of 10 lines, ")
+    assert last.startswith("embed: 6 lines in 0.0 s, ")  # those of this run
+
+
+def test_between_the_lines_it_is_silent(caplog):
+    caplog.set_level(logging.INFO, logger="torchelmo.progress")
+    with progress("embed", every=1e9) as advance:
+        for _ in range(100):
+            advance(1)
+    assert len(caplog.records) == 1
+
+
+def test_a_failed_job_has_no_last_line(caplog):
+    caplog.set_level(logging.INFO, logger="torchelmo.progress")
+
+    def fail() -> None:
+        with progress("embed", every=1e9) as advance:
+            advance(1)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert caplog.records == []
+
+
+def test_the_time_left_is_told_where_it_can_be_known():
+    assert describe(50, 150, "lines", 2.0) == "50 of 150 lines, 2/s, 0:00:50 left"
+    assert describe(5000, None, "sentences", 1234.5) == "5,000 sentences, 1,234/s"
+    assert describe(0, 10, "lines", 0.0) == "0 of 10 lines, 0/s"
+
+
+def test_on_a_terminal_it_is_a_bar(monkeypatch):
+    terminal, side = pty.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    with os.fdopen(side, "w", encoding="utf-8") as stderr:
+        monkeypatch.setattr("sys.stderr", stderr)
+        with progress("embed", total=7, unit="lines") as advance:
+            for _ in range(7):
+                advance(1)
+        stderr.flush()
+        shown = os.read(terminal, 100_000).decode()
+    os.close(terminal)
+    assert "embed" in shown
+    assert "7/7" in shown
+    assert "lines" in shown
