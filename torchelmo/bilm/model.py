@@ -144,7 +144,7 @@ class BiLM(nn.Module):
         path: ExecutionPath = "auto",
     ) -> BiLMOutput:
         """Token vectors (batch, tokens, projection_dim) -> all layers."""
-        self._check_state(state, len(x))
+        self.check_state(state, len(x))
         if self._choose(path, [x, *(state or ()), *self._lstm_parameters()]) == "plain":
             return self._run_plain(x, mask, state)
         places = mask.flatten().nonzero().squeeze(1)
@@ -252,7 +252,8 @@ class BiLM(nn.Module):
 
         save_folder(self, folder, dtype)
 
-    def _check_state(self, state: BiLMState | None, batch: int) -> None:
+    def check_state(self, state: BiLMState | None, batch: int) -> None:
+        """A state that is given must be of this model and for this batch."""
         if state is None:
             return
         config = self.config

@@ -92,7 +92,7 @@ def official_layout(config: BiLMConfig) -> Iterator[Dataset]:
             )
             yield _same(f"{theirs}/B", (4 * cell,), f"{ours}.bias")
             yield _same(f"{theirs}/W_P_0", (cell, projection), f"{ours}.projection")
-    if config.softmax_words:
+    if config.softmax_words and not config.softmax_cutoffs:
         # Not in the released files, and ignored by their readers: kept so that nothing is lost.
         if not config.tied_softmax:
             yield _same("softmax/W", (config.softmax_words, projection), "softmax.weight")
@@ -225,9 +225,7 @@ def _read_options(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: expected JSON in UTF-8: {error}.") from error
     if not isinstance(options, dict):
-        raise ConfigError(
-            f"{path}: expected a JSON object with the key 'lstm', found {type(options).__name__}."
-        )
+        raise ConfigError(f"{path}: expected a JSON object with the key 'lstm', found {type(options).__name__}.")
     return options
 
 
@@ -272,9 +270,7 @@ def _list_datasets(file: Any, path: Path) -> dict[str, tuple[tuple[int, ...], np
 
     def walk(group: Any, prefix: str) -> None:
         if prefix.count("/") > _DEEPEST:
-            raise WeightsError(
-                f"{path}: {prefix[:40]}…: the groups are nested too deep; does one hold itself?"
-            )
+            raise WeightsError(f"{path}: {prefix[:40]}…: the groups are nested too deep; does one hold itself?")
         for key in group:
             name = f"{prefix}{key}"
             if not isinstance(group.get(key, getlink=True), h5py.HardLink):
@@ -305,9 +301,7 @@ def _check_datasets(
     checked: list[Dataset] = []
     for dataset in layout:
         if dataset.name not in found:
-            raise WeightsError(
-                f"{path}: expected the dataset {dataset.name!r} by {options.name}; it is missing."
-            )
+            raise WeightsError(f"{path}: expected the dataset {dataset.name!r} by {options.name}; it is missing.")
         shape, dtype = found[dataset.name]
         if shape != dataset.shape:
             raise WeightsError(

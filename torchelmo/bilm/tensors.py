@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from torchelmo.bilm.model import BiLM
+from torchelmo.bilm.softmax import Softmax
 from torchelmo.errors import WeightsError
 
 
@@ -20,7 +21,7 @@ def fill(bilm: BiLM, tensors: dict[str, Tensor]) -> None:
     bilm.load_state_dict(tensors, assign=True)
     for parameter in bilm.parameters():
         parameter.requires_grad_(True)
-    if bilm.config.tied_softmax and bilm.softmax is not None:
+    if bilm.config.tied_softmax and isinstance(bilm.softmax, Softmax):
         bilm.softmax.weight = bilm.encoder.embedding
 
 

@@ -3,14 +3,19 @@
 Both directions read left to right: the stream hands the backward language model its text reversed.
 """
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torchelmo.bilm.lstm import LSTMState
+from torchelmo.bilm.char_cnn import WordEmbedding
+from torchelmo.bilm.lstm import LSTMState, ProjectedLSTM
 from torchelmo.bilm.model import BiLM, BiLMState
+from torchelmo.bilm.training_cnn import encode_types
+from torchelmo.bilm.training_lstm import run_layer
+from torchelmo.errors import InputError
 
 
 class TrainingOutput(NamedTuple):
@@ -32,42 +37,74 @@ def run_training(
     """ids (batch, unroll), each in reading order -> the top layers, with gradients for every parameter.
 
     Ids are rows of `characters` (n_types, max_characters) for a character model, word ids + 1 for one that
-    reads words. Dropout falls on the input of every LSTM and on the output, as published.
+    reads words. Dropout falls on the input of every LSTM and on the output, as published. The plain path gives
+    the same numbers by autograd alone.
     """
-    both = {"forward": ids_forward, "backward": ids_backward}
-    ids = [both[direction] for direction in bilm.config.directions]
-    xs = _encode(bilm, [item.T for item in ids if item is not None], characters)
+    config = bilm.config
+    x = _encode(bilm, _reading(bilm, ids_forward, ids_backward), characters, path)
     if state is None:
-        state = bilm.zero_state(xs[0].shape[1])
-    hiddens, cells = [], []
-    for j in range(bilm.config.n_layers):
-        inputs = [F.dropout(x, dropout, training=dropout > 0) for x in xs]
-        lstms = [bilm.direction_lstms(direction)[j] for direction in bilm.config.directions]
+        state = bilm.zero_state(x[0].shape[1])
+    bilm.check_state(state, x[0].shape[1])
+    run = run_layer if path == "fast" else _run_layer_plain
+    ends: list[list[LSTMState]] = []
+    for j in range(config.n_layers):
+        lstms = [bilm.direction_lstms(direction)[j] for direction in config.directions]
         starts = [LSTMState(state.hidden[d, j], state.cell[d, j]) for d in range(len(lstms))]
-        results = []
-        for lstm, x, start in zip(lstms, inputs, starts):
-            outputs = []
-            now = start
-            for x_t in x.unbind():
-                now = lstm.step(x_t, now)
-                outputs.append(now.hidden)
-            results.append((torch.stack(outputs), now))
-        residual = bilm.config.residual and j > 0
-        xs = [out + x if residual else out for (out, _), x in zip(results, inputs)]
-        hiddens.append(torch.stack([end.hidden.detach() for _, end in results]))
-        cells.append(torch.stack([end.cell.detach() for _, end in results]))
-    tops = {
-        direction: F.dropout(x, dropout, training=dropout > 0).transpose(0, 1)
-        for direction, x in zip(bilm.config.directions, xs)
-    }
-    after = BiLMState(torch.stack(hiddens, dim=1), torch.stack(cells, dim=1))
-    return TrainingOutput(tops.get("forward"), tops.get("backward"), after)
+        inputs = [_drop(each, dropout) for each in x]
+        x, end = run(lstms, inputs, starts)
+        if config.residual and j > 0:
+            x = [out + each for out, each in zip(x, inputs)]
+        ends.append(end)
+    top = {name: _drop(each, dropout).transpose(0, 1) for name, each in zip(config.directions, x)}
+    return TrainingOutput(top.get("forward"), top.get("backward"), _join(ends))
 
 
-def _encode(bilm: BiLM, ids: list[Tensor], characters: Tensor | None) -> list[Tensor]:
-    """Each (unroll, batch) -> (unroll, batch, projection_dim): every distinct type of the window once."""
+def _reading(bilm: BiLM, ids_forward: Tensor | None, ids_backward: Tensor | None) -> list[Tensor]:
+    """What each direction of the model reads, checked."""
+    given = {"forward": ids_forward, "backward": ids_backward}
+    reading = [given[direction] for direction in bilm.config.directions]
+    for direction, ids in zip(bilm.config.directions, reading):
+        if ids is None or ids.dim() != 2 or ids.shape != reading[0].shape:  # type: ignore[union-attr]
+            found = None if ids is None else tuple(ids.shape)
+            raise InputError(f"run_training: expected ids_{direction} (batch, unroll), alike both ways, got {found}.")
+    return [ids for ids in reading if ids is not None]
+
+
+def _encode(bilm: BiLM, reading: list[Tensor], characters: Tensor | None, path: str) -> list[Tensor]:
+    """Each (batch, unroll) -> (unroll, batch, projection_dim): every distinct type of the window once."""
+    encoder = bilm.encoder
+    if isinstance(encoder, WordEmbedding):
+        return [encoder(ids.T) for ids in reading]
     if characters is None:
-        return [bilm.encoder(item) for item in ids]
-    types, place = torch.unique(torch.stack(ids), return_inverse=True)
-    vectors = bilm.encoder(characters[types].long())
+        raise InputError("run_training: a model that reads characters needs `characters`, the table of all types.")
+    types, place = torch.unique(torch.stack([ids.T for ids in reading]), return_inverse=True)
+    rows = characters[types].long()
+    vectors = encode_types(encoder, rows) if path == "fast" else encoder(rows)
     return list(F.embedding(place, vectors).unbind())
+
+
+def _run_layer_plain(
+    lstms: Sequence[ProjectedLSTM], inputs: Sequence[Tensor], starts: Sequence[LSTMState]
+) -> tuple[list[Tensor], list[LSTMState]]:
+    """As `run_layer`, by autograd through the steps: the reference."""
+    outputs, ends = [], []
+    for lstm, x, now in zip(lstms, inputs, starts):
+        hidden = []
+        for x_t in x.unbind():
+            now = lstm.step(x_t, now)
+            hidden.append(now.hidden)
+        outputs.append(torch.stack(hidden))
+        ends.append(LSTMState(now.hidden.detach(), now.cell.detach()))
+    return outputs, ends
+
+
+def _drop(x: Tensor, dropout: float) -> Tensor:
+    return F.dropout(x, dropout) if dropout else x
+
+
+def _join(ends: list[list[LSTMState]]) -> BiLMState:
+    """Layers of directions of states -> (n_directions, n_layers, batch, …)."""
+    hidden, cell = (
+        torch.stack([torch.stack([end[part] for end in layer]) for layer in ends], dim=1) for part in (0, 1)
+    )
+    return BiLMState(hidden, cell)

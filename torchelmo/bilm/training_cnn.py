@@ -1,0 +1,156 @@
+"""The character encoder with its gradient written out: the fast path for training.
+
+A convolution over an embedding is a sum of table rows, T_k = E W_k, one table for each place k in the window:
+
+    y_p = b + Σ_k T_k[c_{p+k}]        forward: `embedding_bag`; ∂/∂T_k[c]: the sum of ∂/∂y_p where c_{p+k} = c
+
+Words are taken shortest first and cut after their first window of nothing but padding: those that follow are
+equal to it, and cannot change the maximum. The filters are shared out to the cores.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from torchelmo.bilm.char_cnn import CharCNN
+from torchelmo.bilm.parallel import in_parallel
+
+# Values that are worked on at once, so that they stay in a core's own cache.
+_CHUNK_VALUES = 1 << 17
+
+
+def encode_types(encoder: CharCNN, ids: Tensor) -> Tensor:
+    """(n, max_characters) -> (n, projection_dim): what `encoder(ids)` gives, and its gradients."""
+    layers = encoder.conv_layers()
+    weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
+    pooled = _Convolutions.apply(ids.long(), encoder.embedding, *weights)  # type: ignore[no-untyped-call]
+    pooled = pooled + torch.cat([bias for bias in biases if bias is not None])
+    features: Tensor = torch.relu(pooled) if encoder.config.activation == "relu" else torch.tanh(pooled)
+    for highway in encoder.highway_layers():
+        carry, transform = highway.carry, highway.transform
+        features = _Highway.apply(features, carry.weight, carry.bias, transform.weight, transform.bias)  # type: ignore[no-untyped-call]
+    return features if encoder.projection is None else encoder.projection(features)
+
+
+class _Words(NamedTuple):
+    """The words of a window, shortest first."""
+
+    ids: Tensor  # (n, max_characters)
+    lengths: list[int]  # where the run of equal characters at the end of each word begins
+    order: Tensor  # (n,) their places in the input
+
+
+class _Convolutions(torch.autograd.Function):
+    """ids, E (n_characters, char_dim), weights (count, char_dim, width) -> maxima (n, n_filters), no bias."""
+
+    @staticmethod
+    def forward(ctx: Any, ids: Tensor, embedding: Tensor, *weights: Tensor) -> Tensor:
+        ctx.words = words = _shortest_first(ids)
+        ctx.save_for_backward(embedding, *weights)
+        pooled = embedding.new_empty(len(ids), sum(map(len, weights)))
+        columns = pooled.split([len(weight) for weight in weights], dim=1)
+        with torch.autocast(ids.device.type, enabled=False):
+            shares = zip(_share(weights, 0), _share(columns, 1))
+            in_parallel(_pool, [(words, embedding, *share) for share in shares], ids.device)
+        return torch.empty_like(pooled).index_copy_(0, words.order, pooled)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        embedding, *weights = ctx.saved_tensors
+        columns = gradient[ctx.words.order].split([len(weight) for weight in weights], dim=1)
+        with torch.autocast(gradient.device.type, enabled=False):
+            shares = zip(_share(weights, 0), _share(columns, 1))
+            parts = in_parallel(_pool_backward, [(ctx.words, embedding, *share) for share in shares], gradient.device)
+        d_weights = [torch.cat(pieces) for pieces in zip(*(part[1] for part in parts))]
+        return None, torch.stack([part[0] for part in parts]).sum(dim=0), *d_weights
+
+
+def _pool(words: _Words, embedding: Tensor, weights: Sequence[Tensor], pooled: Sequence[Tensor]) -> None:
+    for weight, columns in zip(weights, pooled):
+        tables = _tables(embedding, weight)
+        for rows, ids in _chunks(words, weight):
+            torch.amax(_sum_rows(tables, ids), dim=1, out=columns[rows])
+
+
+def _pool_backward(
+    words: _Words, embedding: Tensor, weights: Sequence[Tensor], gradients: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor]]:
+    """The gradients of the embedding and of each weight. What went forward is cheaper to repeat than to keep."""
+    d_embedding, d_weights = torch.zeros_like(embedding), []
+    for weight, gradient in zip(weights, gradients):
+        tables = _tables(embedding, weight)
+        d_tables = torch.zeros_like(tables)
+        for rows, ids in _chunks(words, weight):
+            values = _sum_rows(tables, ids)
+            # Windows that share the maximum share its gradient, as `amax` has it.
+            d_values = values.eq_(values.amax(dim=1, keepdim=True))
+            d_values.mul_((gradient[rows] / d_values.sum(dim=1)).unsqueeze(1))
+            for k in range(len(tables)):
+                d_tables[k].index_add_(0, ids[:, :, k].reshape(-1), d_values.flatten(0, 1))
+        d_embedding += torch.bmm(d_tables, weight.permute(2, 0, 1)).sum(dim=0)
+        d_weights.append(torch.matmul(embedding.T, d_tables).permute(2, 1, 0))
+    return d_embedding, d_weights
+
+
+def _tables(embedding: Tensor, weight: Tensor) -> Tensor:
+    """(width, n_characters, count): what each character adds to each filter, at each place of the window."""
+    return torch.matmul(embedding, weight.permute(2, 1, 0))
+
+
+def _sum_rows(tables: Tensor, ids: Tensor) -> Tensor:
+    """Windows of characters (words, windows, width) -> (words, windows, count)."""
+    width, n_characters, _ = tables.shape
+    rows = ids + torch.arange(0, width * n_characters, n_characters, device=ids.device)
+    sums = F.embedding_bag(rows.flatten(0, 1), tables.flatten(0, 1), mode="sum")
+    return sums.view(*ids.shape[:2], -1)
+
+
+def _shortest_first(ids: Tensor) -> _Words:
+    same = (ids == ids[:, -1:]).flip(1).long().cumprod(dim=1).sum(dim=1)
+    lengths, order = torch.sort(ids.shape[1] - same, stable=True)
+    return _Words(ids[order], lengths.tolist(), order)
+
+
+def _chunks(words: _Words, weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Rows of a few words of like length, and their windows (words, windows, width) of characters."""
+    count, _, width = weight.shape
+    n, longest = words.ids.shape
+    start = 0
+    while start < n:
+        end = min(n, start + max(1, _CHUNK_VALUES // (count * (words.lengths[start] + 1))))
+        windows = min(words.lengths[end - 1] + 1, longest - width + 1)
+        yield slice(start, end), words.ids[start:end, : windows + width - 1].unfold(1, width, 1)
+        start = end
+
+
+def _share(tensors: Sequence[Tensor], dim: int) -> list[list[Tensor]]:
+    """For each core a part of every tensor along `dim`; fewer where there is too little to share."""
+    n = max(1, min(torch.get_num_threads(), *(tensor.shape[dim] for tensor in tensors)))
+    return [list(parts) for parts in zip(*(tensor.tensor_split(n, dim) for tensor in tensors))]
+
+
+class _Highway(torch.autograd.Function):
+    """g ⊙ relu(W_t x + b_t) + (1 − g) ⊙ x with g = σ(W_c x + b_c)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, carry: Tensor, carry_bias: Tensor, transform: Tensor, transform_bias: Tensor
+    ) -> Tensor:
+        gate = F.linear(x, carry, carry_bias).sigmoid_()
+        changed = F.linear(x, transform, transform_bias).relu_()
+        ctx.save_for_backward(x, gate, changed, carry, transform)
+        return torch.sub(changed, x).mul_(gate).add_(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+        x, gate, changed, carry, transform = ctx.saved_tensors
+        d_changed = gradient * gate
+        d_x = gradient - d_changed
+        d_changed = torch.ops.aten.threshold_backward(d_changed, changed, 0, grad_input=d_changed)
+        d_gate = torch.sub(changed, x).mul_(gradient)
+        d_gate = torch.ops.aten.sigmoid_backward(d_gate, gate, grad_input=d_gate)
+        d_x.addmm_(d_gate, carry).addmm_(d_changed, transform)
+        return d_x, d_gate.T @ x, d_gate.sum(dim=0), d_changed.T @ x, d_changed.sum(dim=0)
