@@ -40,9 +40,7 @@ class ElmoBiLm(nn.Module):
         self._word_embedding: nn.Embedding | None = None
         if vocab_to_cache:
             if requires_grad:
-                log.warning(
-                    "The vectors of cached words and the character encoder are trained apart from each other."
-                )
+                log.warning("The vectors of cached words and the character encoder are trained apart from each other.")
             self.create_cached_cnn_embeddings(vocab_to_cache)
         self._elmo_lstm = ElmoLstm(bilm, requires_grad=requires_grad, stateful=stateful)
         self.num_layers = bilm.config.n_layers + 1
@@ -72,9 +70,7 @@ class ElmoBiLm(nn.Module):
         with torch.no_grad():
             for words in windows(tokens, _WORDS_AT_ONCE):
                 ids = torch.from_numpy(encoder.encode(words)).to(device).unsqueeze(0)
-                parts.append(
-                    self._token_embedder.encode(ids, torch.ones_like(ids[..., 0], dtype=torch.bool))[0]
-                )
+                parts.append(self._token_embedder.encode(ids, torch.ones_like(ids[..., 0], dtype=torch.bool))[0])
         vectors = torch.cat(parts)
         vectors[0] = 0.0
         self._word_embedding = nn.Embedding(len(vectors), vectors.shape[1], padding_idx=0, _weight=vectors)
@@ -95,9 +91,7 @@ class ElmoBiLm(nn.Module):
             spelled = self._token_embedder.encode(inputs, mask & ~known)
             vectors = torch.where(known.unsqueeze(-1), vectors, spelled)
         if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
-            raise InputError(
-                "word_inputs: padding (id 0) must stand after the tokens of a row, not between them."
-            )
+            raise InputError("word_inputs: padding (id 0) must stand after the tokens of a row, not between them.")
         vectors = vectors.masked_fill(~mask.unsqueeze(-1), 0.0)
         return add_marks(vectors, mask, *self._token_embedder.encode_marks())
 

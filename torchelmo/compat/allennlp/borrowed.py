@@ -1,13 +1,16 @@
 """Parameters in AllenNLP's names and layout, so that its checkpoints fit; the arithmetic is the core's."""
 
+import copy
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from torchelmo.bilm.model import BiLM
+from torchelmo.bilm.config import BiLMConfig
+from torchelmo.bilm.model import BiLM, weights_key
 
 
 class Renamed(NamedTuple):
@@ -29,60 +32,87 @@ class Borrowed(nn.Module):
         for entry in self._table:
             tensor = entry.pack(*(ours[name].detach() for name in entry.ours))
             _register(self, entry.theirs, nn.Parameter(tensor, requires_grad=trainable))
-        # In a tuple, because an attribute would register the core's parameters, which are empty, as ours.
-        self._core = (_Core(bilm),)
-        self._converted: _Converted | None = None
+        self._bare = _Bare.of(bilm)
+        self._frozen: _Frozen | None = None
 
     @property
     def core(self) -> BiLM:
         """The biLM without its weights: its shape, and what does not need them."""
-        return self._core[0].bilm
+        return self._bare.bilm
 
     def run(self, method: str, *args: Any, **options: Any) -> Any:
         """A method of the core's biLM, with the parameters of this module."""
-        tensors = {f"bilm.{name}": tensor for name, tensor in self._tensors().items()}
-        return functional_call(self._core[0], tensors, (method, *args), options)
-
-    def _tensors(self) -> dict[str, Tensor]:
-        """The core's parameters. Frozen ones are converted once, and again when they have changed.
-
-        A change is seen by place and version: load_state_dict, `.to`, optimizers and edits under
-        `torch.no_grad` count, but not an edit in place through `.data`, which PyTorch does not count.
-        """
         parameters = [self.get_parameter(entry.theirs) for entry in self._table]
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
-            return self._convert(parameters)
-        version = [(parameter.data_ptr(), parameter._version) for parameter in parameters]
-        if self._converted is None or self._converted.version != version:
+            return self._bare.run(self._convert(parameters), method, *args, **options)
+        frozen = self._freeze(parameters)
+        return frozen.bare.run(frozen.tensors, method, *args, **options)
+
+    def _freeze(self, parameters: Sequence[Tensor]) -> "_Frozen":
+        """The core's parameters, converted once, and again when one of them has changed.
+
+        load_state_dict, `.to`, optimizers and edits under `torch.no_grad` count as changes; an edit in place by
+        way of `.data` does not, because PyTorch does not count it.
+        """
+        key = weights_key(parameters)
+        if self._frozen is None or self._frozen.key != key:
+            self._frozen = None  # first, so that there are never three copies
             with torch.no_grad():
                 tensors = self._convert(parameters)
-            self._converted = _Converted(version, [parameter.detach() for parameter in parameters], tensors)
-        return self._converted.tensors
+            # A core of its own: what the old one prepared for speed belongs to the old weights.
+            bare = _Bare.of(self.core)
+            self._frozen = _Frozen(key, [parameter.detach() for parameter in parameters], tensors, bare)
+        return self._frozen
 
     def _convert(self, parameters: Sequence[Tensor]) -> dict[str, Tensor]:
         pairs = (zip(entry.ours, entry.unpack(tensor)) for entry, tensor in zip(self._table, parameters))
         return dict(pair for of_entry in pairs for pair in of_entry)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_converted": None}  # copies and files need the parameters once
+        return self.__dict__ | {"_frozen": None}  # copies and files need the parameters once
 
 
-class _Converted(NamedTuple):
-    version: list[tuple[int, int]]  # of the parameters, when they were converted
+class _Frozen(NamedTuple):
+    key: tuple[tuple[int, int], ...]  # of the parameters, when they were converted
     sources: list[Tensor]  # keeps their memory, so that no other tensor can come to the same place
     tensors: dict[str, Tensor]
+    bare: "_Bare"
 
 
-class _Core(nn.Module):
+class _Bare(NamedTuple):
+    """A biLM without weights. The tuple around it keeps nn.Module from taking it for a part of itself."""
+
+    core: "_Methods"
+
+    @classmethod
+    def of(cls, bilm: BiLM) -> "_Bare":
+        return cls(_Methods(copy.deepcopy(_bare_bilm(bilm.config))))
+
+    @property
+    def bilm(self) -> BiLM:
+        return self.core.bilm
+
+    def run(self, tensors: dict[str, Tensor], method: str, *args: Any, **options: Any) -> Any:
+        named = {f"bilm.{name}": tensor for name, tensor in tensors.items()}
+        return functional_call(self.core, named, (method, *args), options)
+
+
+class _Methods(nn.Module):
     """The methods of a biLM as a forward, which is what functional_call can call."""
 
     def __init__(self, bilm: BiLM) -> None:
         super().__init__()
-        with torch.device("meta"):
-            self.bilm = BiLM(bilm.config, bilm.vocabulary)
+        self.bilm = bilm
 
     def forward(self, method: str, *args: Any, **options: Any) -> Any:
         return getattr(self.bilm, method)(*args, **options)
+
+
+@lru_cache(maxsize=2)
+def _bare_bilm(config: BiLMConfig) -> BiLM:
+    """Copied for each use, which is faster than to build it: PyTorch is slow to initialise what has no weights."""
+    with torch.device("meta"):
+        return BiLM(config)
 
 
 def plain(theirs: str, ours: str) -> Renamed:

@@ -70,7 +70,8 @@ class Elmo(nn.Module):
 
     def reset_states(self) -> None:
         """Let the next call start from zero."""
-        self._elmo_lstm.reset_states()
+        if hasattr(self._elmo_lstm, "reset_states"):  # a module of one's own may hold no state
+            self._elmo_lstm.reset_states()
 
     def forward(self, inputs: Tensor, word_inputs: Tensor | None = None) -> dict[str, Any]:
         """`word_inputs` (..., tokens) are places in `vocab_to_cache`; other words are read from `inputs`."""
@@ -88,9 +89,7 @@ class Elmo(nn.Module):
         for mix in self._scalar_mixes:
             mixed = mix(out["activations"], out["mask"])
             if not self._keep_sentence_boundaries:
-                mixed = mixed[:, 1:-1].masked_fill(
-                    ~mask.unsqueeze(-1), 0.0
-                )  # a shorter row loses its </S> here
+                mixed = mixed[:, 1:-1].masked_fill(~mask.unsqueeze(-1), 0.0)  # a shorter row loses its </S> here
             representations.append(self._dropout(mixed).reshape(*leading, *mixed.shape[1:]))
         return {"elmo_representations": representations, "mask": mask.reshape(*leading, mask.shape[-1])}
 
@@ -103,9 +102,7 @@ def batch_to_ids(batch: Sequence[Sequence[str]]) -> Tensor:
     """
     sentences = [list(sentence) for sentence in batch]
     if any(isinstance(sentence, str) for sentence in batch):
-        log.warning(
-            "batch_to_ids got a string: as in AllenNLP each character becomes a token. Pass lists of tokens."
-        )
+        log.warning("batch_to_ids got a string: as in AllenNLP each character becomes a token. Pass lists of tokens.")
     for position, sentence in enumerate(sentences):
         check_tokens(sentence, position)
     return torch.from_numpy(CharacterEncoder().batch(sentences))

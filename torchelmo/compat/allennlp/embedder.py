@@ -115,9 +115,7 @@ def _check_sentences(sentences: Sequence[str], *, unique: bool) -> None:
     seen: set[str] = set()
     for number, sentence in enumerate(sentences, 1):
         if not sentence:
-            raise InputError(
-                f"embed_file: line {number}: expected a sentence, found a blank line. Remove it."
-            )
+            raise InputError(f"embed_file: line {number}: expected a sentence, found a blank line. Remove it.")
         if not unique:
             continue
         if sentence in seen:

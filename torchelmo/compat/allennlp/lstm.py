@@ -66,9 +66,7 @@ class ElmoLstm(Borrowed):
         config, batch = self.core.config, len(inputs)
         if self._states is None or not self.stateful:
             shape = (2, config.n_layers, batch)
-            return BiLMState(
-                inputs.new_zeros(*shape, config.projection_dim), inputs.new_zeros(*shape, config.cell_dim)
-            )
+            return BiLMState(inputs.new_zeros(*shape, config.projection_dim), inputs.new_zeros(*shape, config.cell_dim))
         hidden, cell = (_with_rows(part, batch).to(inputs) for part in self._states)
         return BiLMState(torch.stack(hidden.chunk(2, dim=-1)), torch.stack(cell.chunk(2, dim=-1)))
 
@@ -91,9 +89,7 @@ def _table(config: BiLMConfig) -> Iterator[Renamed]:
                     _weight_to_theirs,
                 )
             yield Renamed(f"{theirs}.state_linearity.bias", (f"{ours}.bias",), _bias_to_ours, _bias_to_theirs)
-            yield Renamed(
-                f"{theirs}.state_projection.weight", (f"{ours}.projection",), _turned_to_ours, _turned
-            )
+            yield Renamed(f"{theirs}.state_projection.weight", (f"{ours}.projection",), _turned_to_ours, _turned)
 
 
 def swap_gates(gates: Tensor, dim: int = 0) -> Tensor:

@@ -25,17 +25,14 @@ class ScalarMix(nn.Module):
         initial = [0.0] * mixture_size if initial_scalar_parameters is None else initial_scalar_parameters
         if len(initial) != mixture_size:
             raise ConfigError(
-                f"ScalarMix: expected {mixture_size} initial_scalar_parameters, one for each layer, "
-                f"got {len(initial)}."
+                f"ScalarMix: expected {mixture_size} initial_scalar_parameters, one for each layer, got {len(initial)}."
             )
         self.scalar_parameters = nn.ParameterList(
             nn.Parameter(torch.tensor([float(value)]), requires_grad=trainable) for value in initial
         )
         self.gamma = nn.Parameter(torch.ones(1), requires_grad=trainable)
         with torch.device("meta"):
-            self._core = (
-                CoreMix(mixture_size, layer_norm=do_layer_norm),
-            )  # a tuple: it has no weights of its own
+            self._core = (CoreMix(mixture_size, layer_norm=do_layer_norm),)  # a tuple: it has no weights of its own
 
     def forward(self, tensors: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
         """`mask` (...) tells the layer norm which tokens are real; without layer norm it is not used."""
