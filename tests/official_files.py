@@ -48,6 +48,7 @@ def random_official(
     residual: bool = True,
     bidirectional: bool | None = None,
     scale: float = 0.6,
+    encoder_scale: float = 0.7,
     extra: dict[str, Any] | None = None,
 ) -> Official:
     """A small model; `words` > 0 makes one that reads words, `scale` is the size of its LSTM weights."""
@@ -89,7 +90,7 @@ def random_official(
         if char_projection:
             shapes["CNN_proj/W_proj"] = (n_filters, projection_dim)
             shapes["CNN_proj/b_proj"] = (projection_dim,)
-    arrays = {name: _random(rng, shape, 0.7) for name, shape in shapes.items()}
+    arrays = {name: _random(rng, shape, encoder_scale) for name, shape in shapes.items()}
     for d in range(1 if bidirectional is False else 2):
         for j in range(n_layers):
             where = f"RNN_{d}/RNN/MultiRNNCell/Cell{j}/LSTMCell"

@@ -6,19 +6,30 @@ import errno
 import gzip
 import lzma
 import os
+import re
 import shutil
 import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from torchelmo.errors import InputError, MissingFileError, OutputError
+from torchelmo.errors import InputError, MissingFileError, OutputError, TorchelmoError
 
 _OPENERS: dict[str, Callable[..., IO[bytes]]] = {
     ".gz": gzip.open,  # type: ignore[dict-item]
     ".bz2": bz2.open,
     ".xz": lzma.open,
+}
+_ADVICE = {
+    errno.ENOSPC: "The disk is full: free some space or choose another place.",
+    errno.EDQUOT: "Your quota is used up: free some space or choose another place.",
+    errno.EACCES: "You may not write there: choose another place or change its permissions.",
+    errno.EPERM: "You may not write there: choose another place or change its permissions.",
+    errno.EROFS: "That file system is read-only: choose another place.",
+    errno.EEXIST: "A part of that path is a file: choose another place.",
+    errno.ENOTDIR: "A part of that path is a file: choose another place.",
+    errno.EISDIR: "That is a directory: give the name of a file.",
 }
 _DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
@@ -93,22 +104,28 @@ def explaining(path: str | Path) -> Iterator[None]:
     """Turn an operating-system refusal to write `path` into an OutputError that says what to do."""
     try:
         yield
-    except OutputError:
+    except (TorchelmoError, BrokenPipeError):
         raise
-    except OSError as error:
-        if isinstance(error, (BrokenPipeError, MissingFileError)):
+    except Exception as error:
+        number = _error_number(error)
+        if number is None:
             raise
-        advice = {
-            errno.ENOSPC: "The disk is full: free some space or choose another place.",
-            errno.EDQUOT: "Your quota is used up: free some space or choose another place.",
-            errno.EACCES: "You may not write there: choose another place or change its permissions.",
-            errno.EPERM: "You may not write there: choose another place or change its permissions.",
-            errno.EROFS: "That file system is read-only: choose another place.",
-            errno.EEXIST: "A part of that path is a file: choose another place.",
-            errno.ENOTDIR: "A part of that path is a file: choose another place.",
-            errno.EISDIR: "That is a directory: give the name of a file.",
-        }.get(error.errno or 0, "Nothing finished was left behind; try again.")
-        raise OutputError(f"{path}: could not be written ({error.strerror or error}). {advice}") from error
+        reason = os.strerror(number) if number else str(error)
+        advice = _ADVICE.get(number, "Nothing finished was left behind; try again.")
+        raise OutputError(f"{path}: could not be written ({reason}). {advice}") from error
+
+
+def create_hdf5(path: Path) -> Any:
+    """A new h5py.File whose data goes to the disk at once.
+
+    By default HDF5 keeps small writes back until a dataset is closed, where h5py can only print a failure: a full
+    disk would leave a damaged file that looks finished.
+    """
+    import h5py
+
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_sieve_buf_size(0)
+    return h5py.File(h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_TRUNC, fapl=access))
 
 
 def flush_to_disk(path: Path) -> None:
@@ -118,3 +135,12 @@ def flush_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _error_number(error: Exception) -> int | None:
+    """The operating system's number for an error, 0 if it has none; None for errors of another kind."""
+    if isinstance(error, OSError):
+        return error.errno or 0
+    # HDF5 and safetensors have exceptions of their own, and tell the number in the text.
+    told = re.search(r"(?:errno =|os error) (\d+)", str(error))
+    return int(told[1]) if told else None

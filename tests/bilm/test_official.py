@@ -76,9 +76,7 @@ def test_there_and_back(kind, tmp_path):
 )
 def test_there_and_back_for_any_shape(seed, n_layers, n_highway, cell_dim, char_rows, tmp_path_factory):
     folder = tmp_path_factory.mktemp("any")
-    official = random_official(
-        seed, n_layers=n_layers, n_highway=n_highway, cell_dim=cell_dim, char_rows=char_rows
-    )
+    official = random_official(seed, n_layers=n_layers, n_highway=n_highway, cell_dim=cell_dim, char_rows=char_rows)
     options, weights = official.write(folder)
     torchelmo.save_official(torchelmo.load_official(options, weights), options, weights)
     assert_same_files(official, options, weights)
@@ -94,9 +92,7 @@ def test_special_floats_survive(tmp_path):
 
 
 def test_both_values_of_n_characters_are_the_same_model(tmp_path):
-    ours = [
-        torchelmo.load_official(*random_official(n_characters=n).write(tmp_path / str(n))) for n in (261, 262)
-    ]
+    ours = [torchelmo.load_official(*random_official(n_characters=n).write(tmp_path / str(n))) for n in (261, 262)]
     assert ours[0].config == ours[1].config
     assert all(torch.equal(a, b) for a, b in zip(ours[0].parameters(), ours[1].parameters()))
 

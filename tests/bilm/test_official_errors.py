@@ -25,9 +25,7 @@ def load(official: Official, folder) -> torchelmo.BiLM:
 
 def test_no_options(official, tmp_path):
     _, weights = official.write(tmp_path)
-    with pytest.raises(
-        MissingFileError, match=r"none.json: expected an official options.json, found nothing"
-    ):
+    with pytest.raises(MissingFileError, match=r"none.json: expected an official options.json, found nothing"):
         torchelmo.load_official(tmp_path / "none.json", weights)
     with pytest.raises(MissingFileError, match=r"expected an official options.json, found a directory"):
         torchelmo.load_official(tmp_path, weights)
@@ -35,9 +33,7 @@ def test_no_options(official, tmp_path):
 
 def test_no_weights(official, tmp_path):
     options, _ = official.write(tmp_path)
-    with pytest.raises(
-        MissingFileError, match=r"none.hdf5: expected an official weights.hdf5, found nothing"
-    ):
+    with pytest.raises(MissingFileError, match=r"none.hdf5: expected an official weights.hdf5, found nothing"):
         torchelmo.load_official(options, tmp_path / "none.hdf5")
     with pytest.raises(MissingFileError, match=r"expected an official weights.hdf5, found a directory"):
         torchelmo.load_official(options, tmp_path)
@@ -47,9 +43,7 @@ def test_no_weights(official, tmp_path):
 def test_weights_that_are_something_else(data, official, tmp_path):
     options, weights = official.write(tmp_path)
     weights.write_bytes(data)
-    with pytest.raises(
-        WeightsError, match=r"weights.hdf5: expected an HDF5 file, but it is damaged, cut short or"
-    ):
+    with pytest.raises(WeightsError, match=r"weights.hdf5: expected an HDF5 file, but it is damaged, cut short or"):
         torchelmo.load_official(options, weights)
 
 
@@ -108,17 +102,13 @@ def test_a_missing_dataset(name, official, tmp_path):
 def test_a_missing_direction(official, tmp_path):
     for name in [name for name in official.arrays if name.startswith("RNN_1")]:
         del official.arrays[name]
-    with pytest.raises(
-        WeightsError, match=r"expected the dataset 'RNN_1/.*W_0' by options.json; it is missing"
-    ):
+    with pytest.raises(WeightsError, match=r"expected the dataset 'RNN_1/.*W_0' by options.json; it is missing"):
         load(official, tmp_path)
 
 
 def test_an_extra_dataset(official, tmp_path):
     official.arrays["surprise"] = np.zeros(3, np.float32)
-    with pytest.raises(
-        WeightsError, match=r"found the dataset 'surprise', which options.json has no place for\."
-    ):
+    with pytest.raises(WeightsError, match=r"found the dataset 'surprise', which options.json has no place for\."):
         load(official, tmp_path)
     official.arrays["zz/more"] = np.zeros(3, np.float32)
     with pytest.raises(WeightsError, match=r"'surprise', which options.json has no place for \(and 1 more\)"):
@@ -215,9 +205,7 @@ def test_options_contradict_the_weights(table, key, value, words, official, tmp_
 
 def test_a_softmax_without_its_weights(official, tmp_path):
     official.arrays["softmax/b"] = np.zeros(9, np.float32)
-    with pytest.raises(
-        WeightsError, match=r"expected the dataset 'softmax/W' by options.json; it is missing"
-    ):
+    with pytest.raises(WeightsError, match=r"expected the dataset 'softmax/W' by options.json; it is missing"):
         load(official, tmp_path)
 
 
@@ -288,9 +276,7 @@ def test_a_wrong_value(table, key, value, words, projection, official, tmp_path)
 )
 def test_a_missing_key(table, key, official, tmp_path):
     del official.options[table][key]
-    with pytest.raises(
-        ConfigError, match=rf"options.json: {table}: the key '{key}' is missing; these are not"
-    ):
+    with pytest.raises(ConfigError, match=rf"options.json: {table}: the key '{key}' is missing; these are not"):
         load(official, tmp_path)
 
 
@@ -337,9 +323,7 @@ def test_links_are_refused(official, tmp_path):
                     if key != name:
                         file.create_dataset(key, data=array)
                 file[name] = link
-            with pytest.raises(
-                WeightsError, match=rf"weights.hdf5: {name}: expected data, found a soft or external"
-            ):
+            with pytest.raises(WeightsError, match=rf"weights.hdf5: {name}: expected data, found a soft or external"):
                 torchelmo.load_official(options, weights)
 
 

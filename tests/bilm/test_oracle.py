@@ -77,12 +77,8 @@ def assert_agree(bilm: BiLM, oracle: Oracle, *, path: str, wild: bool = False, r
                 assert out.mask[row].tolist() == [True] * n + [False] * (out.mask.shape[1] - n)
                 assert not out.layers[:, row, n:].any()
                 for k, d in enumerate(oracle.directions):
-                    np.testing.assert_allclose(
-                        state.hidden[k, :, row], states[row][d].hidden, rtol=0, atol=tolerance
-                    )
-                    np.testing.assert_allclose(
-                        state.cell[k, :, row], states[row][d].cell, rtol=0, atol=tolerance
-                    )
+                    np.testing.assert_allclose(state.hidden[k, :, row], states[row][d].hidden, rtol=0, atol=tolerance)
+                    np.testing.assert_allclose(state.cell[k, :, row], states[row][d].cell, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("kind", KINDS)

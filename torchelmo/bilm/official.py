@@ -14,7 +14,7 @@ from torchelmo.bilm.model import BiLM
 from torchelmo.bilm.tensors import check_finite, fill, own_tensors
 from torchelmo.config import build_config, convert
 from torchelmo.errors import ConfigError, OutputError, TorchelmoError, WeightsError
-from torchelmo.files import require_file, writing
+from torchelmo.files import create_hdf5, require_file, writing
 from torchelmo.text.vocabulary import Vocabulary
 
 OFFICIAL_N_CHARACTERS = 262
@@ -53,8 +53,6 @@ def load_official(options: str | Path, weights: str | Path, vocabulary: str | Pa
 
 def save_official(bilm: BiLM, options: str | Path, weights: str | Path) -> None:
     """Write options.json + weights.hdf5 (+ vocab.txt beside the weights where there is a vocabulary)."""
-    import h5py
-
     if bilm.config.direction == "backward":
         raise OutputError("The official format has no backward-only models: save a model folder instead.")
     if bilm.config.n_characters > OFFICIAL_N_CHARACTERS + 1:
@@ -63,7 +61,7 @@ def save_official(bilm: BiLM, options: str | Path, weights: str | Path) -> None:
             f"{bilm.config.n_characters}: save a model folder instead."
         )
     ours = own_tensors(bilm)
-    with writing(weights) as temporary, h5py.File(temporary, "w") as file:
+    with writing(weights) as temporary, create_hdf5(temporary) as file:
         for dataset in official_layout(bilm.config):
             tensors = [ours[name].detach().to("cpu", torch.float32) for name in dataset.parameters]
             file.create_dataset(dataset.name, data=dataset.pack(*tensors).contiguous().numpy())

@@ -1,5 +1,6 @@
 """Model folders: config.json + model.safetensors (+ vocab.txt), and `load`, which takes any model by its name."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torchelmo.bilm.official import load_official
 from torchelmo.bilm.tensors import check_finite, fill, own_tensors
 from torchelmo.config import build_config, config_to_dict
 from torchelmo.errors import ConfigError, MissingFileError, OutputError, WeightsError
-from torchelmo.files import explaining, require_file, writing
+from torchelmo.files import require_file, writing
 from torchelmo.text.vocabulary import Vocabulary
 
 FORMAT = 1
@@ -37,12 +38,9 @@ def load(model: str | Path | None = None) -> BiLM:
             names = ", ".join(path.name for path in weights) or "none"
             raise MissingFileError(f"{folder}: expected one *.hdf5 beside options.json, found {names}.")
         vocabulary = folder / "vocab.txt"
-        return load_official(
-            folder / "options.json", weights[0], vocabulary if vocabulary.exists() else None
-        )
+        return load_official(folder / "options.json", weights[0], vocabulary if vocabulary.exists() else None)
     raise MissingFileError(
-        f"{folder}: expected a model folder with config.json (ours) or options.json + *.hdf5 (official), "
-        "found neither."
+        f"{folder}: expected a model folder with config.json (ours) or options.json + *.hdf5 (official), found neither."
     )
 
 
@@ -62,32 +60,34 @@ def load_folder(folder: str | Path) -> BiLM:
 
 
 def save_folder(bilm: BiLM, folder: str | Path, dtype: torch.dtype | None = None) -> None:
-    """Every file is whole or not there; config.json comes last, so that a folder without it is not a model."""
+    """All files or none: what the folder held before is replaced only when everything has been written."""
     from safetensors.torch import save_file
 
     folder = Path(folder)
     if folder.is_file():
         raise OutputError(f"{folder}: expected a folder to write to, found a file. Choose another name.")
-    with explaining(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    if dtype is not None and dtype not in _FLOATS.values():
+        known = ", ".join(map(str, _FLOATS.values()))
+        raise ConfigError(f"{folder}: dtype: expected one of {known}, got {dtype}.")
     tensors = {
         name: tensor.detach().to("cpu", dtype or tensor.dtype).contiguous()
         for name, tensor in own_tensors(bilm).items()
     }
-    with writing(folder / "model.safetensors") as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt"})
-    if bilm.vocabulary is not None:
-        bilm.vocabulary.write(folder / "vocab.txt")
-    else:
-        (folder / "vocab.txt").unlink(missing_ok=True)
     card = {
         "format": FORMAT,
         "model": config_to_dict(bilm.config),
         "origin": bilm.origin,
         "official_options": bilm.official_options,
     }
-    with writing(folder / "config.json") as temporary:
-        temporary.write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+    with contextlib.ExitStack() as files:  # closed last to first: config.json, which makes it a model, at the end
+        of_card = files.enter_context(writing(folder / "config.json"))
+        if bilm.vocabulary is not None:
+            bilm.vocabulary.write(files.enter_context(writing(folder / "vocab.txt")))
+        of_tensors = files.enter_context(writing(folder / "model.safetensors"))
+        of_card.write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+        save_file(tensors, of_tensors, metadata={"format": "pt"})
+    if bilm.vocabulary is None:
+        (folder / "vocab.txt").unlink(missing_ok=True)  # of a model that was here before
 
 
 def _pretrained_folder(name: str | Path) -> Path:
@@ -105,7 +105,7 @@ def _read_card(path: Path) -> dict[str, Any]:
     require_file(path, "the config.json of a model folder")
     try:
         card = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: expected JSON in UTF-8: {error}.") from error
     if not isinstance(card, dict) or not isinstance(card.get("model"), dict):
         raise ConfigError(f"{path}: expected an object with the key 'model', as torchelmo writes it.")
@@ -133,8 +133,7 @@ def _read_safetensors(path: Path, bilm: BiLM) -> dict[str, Tensor]:
                 piece = file.get_slice(name)
                 if tuple(piece.get_shape()) != shape:
                     raise WeightsError(
-                        f"{path}: {name}: expected shape {shape} from config.json, "
-                        f"found {tuple(piece.get_shape())}."
+                        f"{path}: {name}: expected shape {shape} from config.json, found {tuple(piece.get_shape())}."
                     )
                 if piece.get_dtype() not in _FLOATS:
                     raise WeightsError(

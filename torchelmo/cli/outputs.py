@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from torchelmo.cli.spool import Spool
+from torchelmo.files import create_hdf5
 from torchelmo.progress import Advance
 
 _logger = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ def write_hdf5(spool: Spool, path: Path, advance: Advance) -> None:
     import h5py
 
     try:
-        with h5py.File(path, "w") as file:
+        with create_hdf5(path) as file:
             for number, array in enumerate(spool.arrays()):
                 file.create_dataset(str(number), data=array)
                 advance(1)

@@ -1,0 +1,309 @@
+"""Model folders: there and back, and what is said about a folder that cannot be used."""
+
+import copy
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from official_files import WORDS
+from safetensors.torch import load_file, save_file
+
+import torchelmo
+from torchelmo import BiLM, BiLMConfig
+from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, TorchelmoError, WeightsError
+from torchelmo.text.vocabulary import Vocabulary
+
+SHAPE = {"char_dim": 2, "filters": ((1, 2), (2, 3)), "max_characters": 6, "projection_dim": 4, "cell_dim": 5}
+WORD_INPUT = {"input": "words", "n_words": len(WORDS), "projection_dim": 4, "cell_dim": 5}
+KINDS = {
+    "characters": SHAPE,
+    "backward": {**SHAPE, "direction": "backward"},
+    "no clips": {**SHAPE, "cell_clip": None, "projection_clip": None},
+    "more characters": {**SHAPE, "n_characters": 300},
+    "softmax": {**SHAPE, "softmax_words": len(WORDS)},
+    "words": WORD_INPUT,
+    "words with softmax": {**WORD_INPUT, "softmax_words": len(WORDS)},
+    "words with tied softmax": {**WORD_INPUT, "softmax_words": len(WORDS), "tied_softmax": True},
+}
+
+
+@pytest.fixture
+def bilm() -> BiLM:
+    return BiLM(BiLMConfig(**SHAPE, softmax_words=len(WORDS)), Vocabulary(WORDS))
+
+
+def assert_same(one: BiLM, two: BiLM) -> None:
+    assert one.config == two.config
+    assert one.vocabulary == two.vocabulary
+    assert one.official_options == two.official_options
+    first, second = one.state_dict(), two.state_dict()
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        assert second[name].dtype == tensor.dtype
+        assert torch.equal(second[name], tensor), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("vocabulary", [None, Vocabulary(WORDS)])
+def test_there_and_back(kind, vocabulary, tmp_path):
+    bilm = BiLM(BiLMConfig(**KINDS[kind]), vocabulary)
+    bilm.save(tmp_path / "model")
+    names = {"config.json", "model.safetensors"} | ({"vocab.txt"} if vocabulary else set())
+    assert {path.name for path in (tmp_path / "model").iterdir()} == names
+    back = torchelmo.load(tmp_path / "model")
+    assert_same(bilm, back)
+    assert all(parameter.requires_grad for parameter in back.parameters())
+    assert not any(parameter.is_meta for parameter in back.parameters())
+    if bilm.config.tied_softmax:
+        assert back.softmax.weight is back.encoder.embedding
+
+
+def test_the_path_may_be_a_string_with_a_slash_at_its_end(bilm, tmp_path):
+    bilm.save(f"{tmp_path}/new/folder/")
+    assert_same(bilm, torchelmo.load(f"{tmp_path}/new/folder/"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_the_size_on_disk(dtype, bilm, tmp_path):
+    bilm.save(tmp_path, dtype=dtype)
+    stored = load_file(tmp_path / "model.safetensors")
+    assert {tensor.dtype for tensor in stored.values()} == {dtype}
+    back = torchelmo.load(tmp_path)
+    for name, tensor in bilm.state_dict().items():
+        assert torch.equal(back.state_dict()[name], tensor.to(dtype).float())
+    back.save(tmp_path / "again", dtype=dtype)  # and no loss from then on
+    assert_same(back, torchelmo.load(tmp_path / "again"))
+
+
+def test_a_dtype_that_is_no_float(bilm, tmp_path):
+    with pytest.raises(ConfigError, match=r"dtype: expected one of torch.float16, .*, got torch.int8"):
+        bilm.save(tmp_path / "model", dtype=torch.int8)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_double_model_is_loaded_as_float32(bilm, tmp_path):
+    copy.deepcopy(bilm).double().save(tmp_path)
+    assert_same(bilm, torchelmo.load(tmp_path))
+
+
+def test_saving_onto_another_model_replaces_it_whole(bilm, tmp_path):
+    bilm.save(tmp_path)
+    other = BiLM(BiLMConfig(**SHAPE | {"cell_dim": 6}))
+    other.save(tmp_path)
+    assert_same(other, torchelmo.load(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
+
+
+def test_saving_onto_itself(bilm, tmp_path):
+    bilm.save(tmp_path)
+    loaded = torchelmo.load(tmp_path)
+    loaded.save(tmp_path)
+    assert_same(bilm, torchelmo.load(tmp_path))
+    assert_same(bilm, loaded)
+
+
+@pytest.mark.parametrize("step", ["save_file", "write_text"])
+def test_a_full_disk_leaves_the_old_model_as_it_was(step, bilm, tmp_path, monkeypatch):
+    from pathlib import Path
+
+    import safetensors.torch
+    from safetensors import SafetensorError
+
+    bilm.save(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(*arguments: object, **options: object) -> None:
+        if step == "save_file":
+            raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(safetensors.torch if step == "save_file" else Path, step, full)
+    other = BiLM(BiLMConfig(**SHAPE | {"cell_dim": 6}))
+    with pytest.raises(OutputError, match=r"could not be written \(No space left on device\). The disk is full"):
+        other.save(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+FULL_DISK = """
+import resource, signal, sys
+import torchelmo
+from torchelmo import BiLM, BiLMConfig
+from torchelmo.errors import OutputError
+
+bilm = BiLM(BiLMConfig(char_dim=2, filters=((1, 8),), projection_dim=32, cell_dim=64))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))  # no file may grow beyond this
+folder = sys.argv[1]
+for save in (
+    lambda: bilm.save(folder + "/ours"),
+    lambda: torchelmo.save_official(bilm, folder + "/options.json", folder + "/weights.hdf5"),
+):
+    try:
+        save()
+    except OutputError as error:
+        print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="file size limits are of POSIX")
+def test_a_real_refusal_of_the_operating_system_is_an_output_error(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(FULL_DISK)
+    out = tmp_path / "out"
+    run = subprocess.run([sys.executable, script, out], capture_output=True, text=True, check=False)
+    assert "model.safetensors: could not be written (File too large)" in run.stdout, run.stderr
+    assert "weights.hdf5: could not be written (File too large)" in run.stdout, run.stderr
+    assert [path for path in out.rglob("*") if path.is_file()] == []
+
+
+def test_a_file_where_the_folder_should_be(bilm, tmp_path):
+    (tmp_path / "model").write_text("")
+    with pytest.raises(OutputError, match=r"model: expected a folder to write to, found a file. Choose another name"):
+        bilm.save(tmp_path / "model")
+
+
+# What load takes
+
+
+def test_official_files_in_a_folder(tiny_official, tiny_bilm, tmp_path):
+    tiny_official.write(tmp_path)
+    assert_same(tiny_bilm, torchelmo.load(tmp_path))
+    assert_same(tiny_bilm, torchelmo.load(str(tmp_path)))
+
+
+def test_two_weight_files_are_one_too_many(tiny_official, tmp_path):
+    _, weights = tiny_official.write(tmp_path)
+    (tmp_path / "more.hdf5").write_bytes(weights.read_bytes())
+    with pytest.raises(
+        MissingFileError, match=r"expected one \*.hdf5 beside options.json, found more.hdf5, weights.hdf5"
+    ):
+        torchelmo.load(tmp_path)
+    weights.unlink()
+    (tmp_path / "more.hdf5").unlink()
+    with pytest.raises(MissingFileError, match=r"expected one \*.hdf5 beside options.json, found none"):
+        torchelmo.load(tmp_path)
+
+
+def test_a_folder_without_a_model(tmp_path):
+    with pytest.raises(MissingFileError, match=r"expected a model folder with config.json \(ours\) or options.json"):
+        torchelmo.load(tmp_path)
+
+
+def test_a_file_instead_of_a_folder(bilm, tmp_path):
+    bilm.save(tmp_path)
+    with pytest.raises(MissingFileError, match=r"expected a model folder, found a file. Give the folder it stands in"):
+        torchelmo.load(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("name", ["no-such-model", "nowhere/at/all"])
+def test_no_such_folder_or_model(name):
+    with pytest.raises(MissingFileError, match=rf"{name}: expected a model folder, or the name of a model inside"):
+        torchelmo.load(name)
+
+
+# Damaged or contradictory folders
+
+
+def test_no_weights(bilm, tmp_path):
+    bilm.save(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(MissingFileError, match=r"model.safetensors: expected the model.safetensors of a model folder"):
+        torchelmo.load(tmp_path)
+
+
+@pytest.mark.parametrize("percent", [0, 1, 10, 50, 99])
+def test_weights_that_are_cut_short(percent, bilm, tmp_path):
+    bilm.save(tmp_path)
+    path = tmp_path / "model.safetensors"
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * percent // 100])
+    with pytest.raises(WeightsError, match=r"model.safetensors: expected a safetensors file, but it is damaged or cut"):
+        torchelmo.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff" * 100, b"\x05\x00\x00\x00\x00\x00\x00\x00nojsn", b"\x02" + b"\x00" * 7 + b"{}"]
+)
+def test_weights_that_are_something_else(data, bilm, tmp_path):
+    bilm.save(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(data)
+    with pytest.raises(WeightsError, match=r"model.safetensors: expected"):
+        torchelmo.load(tmp_path)
+
+
+def change(folder, name: str, tensor: torch.Tensor | None) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    if tensor is None:
+        del tensors[name]
+    else:
+        tensors[name] = tensor
+    save_file(tensors, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "words"),
+    [
+        ("softmax.bias", None, r"expected the tensor 'softmax.bias', which is missing"),
+        ("surprise", torch.zeros(2), r"found the tensor 'surprise', which config.json has no place for"),
+        ("softmax.bias", torch.zeros(3), r"softmax.bias: expected shape \(8,\) from config.json, found \(3,\)"),
+        ("softmax.bias", torch.zeros(8).long(), r"softmax.bias: expected one of F16, BF16, F32, F64, found I64"),
+        ("softmax.bias", torch.full((8,), torch.nan), r"softmax.bias: expected finite numbers, found NaN or Inf"),
+        ("softmax.bias", torch.full((8,), -torch.inf), r"softmax.bias: expected finite numbers, found NaN or Inf"),
+        ("softmax.bias", torch.full((8,), 1e300, dtype=torch.float64), r"softmax.bias: expected finite numbers"),
+    ],
+)
+def test_tensors_that_do_not_fit(name, tensor, words, bilm, tmp_path):
+    bilm.save(tmp_path)
+    change(tmp_path, name, tensor)
+    with pytest.raises(WeightsError, match=r"model.safetensors: " + words):
+        torchelmo.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", r"expected JSON in UTF-8"),
+        ("[" * 100_000, r"expected JSON in UTF-8"),
+        ("[]", r"expected an object with the key 'model', as torchelmo writes it"),
+        ('{"format": 1}', r"expected an object with the key 'model'"),
+        ('{"format": 2, "model": {}}', r"expected format 1, found 2. Update torchelmo to read it"),
+        ('{"format": 1, "model": {"n_layres": 2}}', r"BiLMConfig has no key 'n_layres'. Did you mean 'n_layers'\?"),
+        ('{"format": 1, "model": {"n_layers": "two"}}', r"n_layers: expected int, got 'two'"),
+        ('{"format": 1, "model": {"n_layers": 0}}', r"n_layers must be at least 1, got 0"),
+    ],
+)
+def test_a_wrong_config(text, words, bilm, tmp_path):
+    bilm.save(tmp_path)
+    (tmp_path / "config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"config.json: " + words):
+        torchelmo.load(tmp_path)
+
+
+def test_config_and_weights_of_different_models(bilm, tmp_path):
+    bilm.save(tmp_path)
+    card = json.loads((tmp_path / "config.json").read_text())
+    card["model"]["cell_dim"] = 6
+    (tmp_path / "config.json").write_text(json.dumps(card))
+    with pytest.raises(WeightsError, match=r"expected shape \(4, 24\) from config.json, found \(4, 20\)"):
+        torchelmo.load(tmp_path)
+
+
+def test_a_vocabulary_of_another_model(bilm, tmp_path):
+    bilm.save(tmp_path)
+    Vocabulary(WORDS[:4]).write(tmp_path / "vocab.txt")
+    with pytest.raises(InputError, match=r"vocab.txt: expected the 8 words of the model, found 4"):
+        torchelmo.load(tmp_path)
+
+
+def test_every_error_is_of_the_family(tmp_path):
+    with pytest.raises(TorchelmoError):
+        torchelmo.load(tmp_path)
+
+
+def test_where_a_model_came_from_is_kept(tiny_official, tmp_path):
+    bilm = torchelmo.load_official(*tiny_official.write(tmp_path))
+    bilm.save(tmp_path / "ours")
+    assert torchelmo.load(tmp_path / "ours").origin == "official files options.json + weights.hdf5"
+    assert torchelmo.load(tmp_path / "ours").official_options == tiny_official.options
