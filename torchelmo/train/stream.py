@@ -1,8 +1,8 @@
 """The endless text that training reads: every row of a batch is one running text, `unroll` tokens at a time.
 
 Sentences are shuffled anew each epoch and wait in one queue; a row that has read its sentence takes the next
-one, the rows in their order. So nothing is padded, and over an epoch every sentence is read once. A sentence of
-n tokens is n + 1 steps:
+one, the rows in their order. So nothing is padded, and over an epoch every sentence is read once. A sentence
+of n tokens is n + 1 steps:
 
     forward   reads <S> w_1 … w_n    and expects w_1 … w_n </S>
     backward  reads </S> w_n … w_1   and expects w_n … w_1 <S>

@@ -1,0 +1,56 @@
+"""Perplexity: exp of the mean −log p over all targets, by the exact softmax.
+
+Targets are every token and the closing mark: </S> forward, <S> backward. A token outside the vocabulary counts
+as <UNK>, so a figure means something only beside its OOV rate and its vocabulary.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from torchelmo.bilm.model import BiLM
+from torchelmo.errors import InputError
+from torchelmo.train.predict import Sentence, State, scores
+
+
+class Perplexity(NamedTuple):
+    forward: float | None  # None for a direction that the model lacks
+    backward: float | None
+    average: float  # the mean of the two perplexities, as published figures are
+    n_tokens: int  # without the marks
+    n_sentences: int
+    oov_rate: float  # share of the tokens that the vocabulary lacks
+
+
+def perplexity(
+    bilm: BiLM,
+    sentences: Iterable[Sentence],
+    *,
+    state: State = "reset",
+    batch_tokens: int = 2048,
+    progress: Callable[[int], object] | None = None,
+) -> Perplexity:
+    """Token-weighted over all sentences, each from zero; `state="carry"` reads them as one running text.
+
+    The batch size and the order of the sentences do not change the result of `state="reset"`. `progress` is
+    called with the number of tokens just done.
+    """
+    losses = dict.fromkeys(bilm.config.directions, 0.0)
+    n_tokens = n_sentences = n_known = 0
+    for found in scores(bilm, sentences, state=state, batch_tokens=batch_tokens):
+        for direction in losses:
+            losses[direction] -= float(getattr(found, direction).sum())
+        n_sentences += 1
+        n_tokens += len(found.tokens)
+        n_known += int(found.known.sum())
+        if progress is not None:
+            progress(len(found.tokens))
+    if not n_tokens:
+        raise InputError("perplexity: expected sentences with tokens, got none.")
+    each = {direction: _exp(loss / (n_tokens + n_sentences)) for direction, loss in losses.items()}
+    average = sum(each.values()) / len(each)
+    return Perplexity(each.get("forward"), each.get("backward"), average, n_tokens, n_sentences, 1 - n_known / n_tokens)
+
+
+def _exp(loss: float) -> float:
+    return math.exp(loss) if loss < 700 else math.inf
