@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from torchelmo.bilm.initialise import normal_
 from torchelmo.errors import ConfigError
 
 _SHRINK = 4  # each cluster of rarer words has a fourth of the dimensions of the one before
@@ -24,7 +25,7 @@ class Softmax(nn.Module):
         self.weight = nn.Parameter(torch.empty(n_words, dim)) if weight is None else weight
         self.bias = nn.Parameter(torch.zeros(n_words))
         if weight is None:
-            nn.init.normal_(self.weight, 0.0, 1.0 / math.sqrt(dim))
+            normal_(self.weight, 1.0 / math.sqrt(dim))
 
     def forward(self, hidden: Tensor) -> Tensor:
         return torch.log_softmax(nn.functional.linear(hidden, self.weight, self.bias), dim=-1)
