@@ -29,6 +29,8 @@ def encode_types(encoder: CharCNN, ids: Tensor) -> Tensor:
     pooled = _Convolutions.apply(ids.long(), encoder.embedding, *weights)  # type: ignore[no-untyped-call]
     pooled = pooled + torch.cat([bias for bias in biases if bias is not None])
     features: Tensor = torch.relu(pooled) if encoder.config.activation == "relu" else torch.tanh(pooled)
+    if torch.is_autocast_enabled(ids.device.type):
+        return encoder.combine(features)  # products in the type that autocast chooses, gradients by autograd
     for highway in encoder.highway_layers():
         carry, transform = highway.carry, highway.transform
         features = _Highway.apply(features, carry.weight, carry.bias, transform.weight, transform.bias)  # type: ignore[no-untyped-call]

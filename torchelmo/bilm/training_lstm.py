@@ -27,7 +27,8 @@ def run_layer(
     """
     arguments: list[Tensor] = []
     for lstm, x, start in zip(lstms, inputs, starts):
-        arguments += [x, *start, lstm.input_weight, lstm.state_weight, lstm.bias, lstm.projection]
+        full = (tensor.to(lstm.bias.dtype) for tensor in (x, *start))  # whatever autocast made of them
+        arguments += [*full, lstm.input_weight, lstm.state_weight, lstm.bias, lstm.projection]
     clips = [Clips(lstm.cell_clip, lstm.projection_clip) for lstm in lstms]
     results = _Layer.apply(clips, *arguments)  # type: ignore[no-untyped-call]
     n = len(lstms)

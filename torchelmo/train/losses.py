@@ -79,7 +79,7 @@ def adaptive_loss(softmax: nn.Module, hidden: Tensor, targets: Tensor, negatives
     """Exact: all tokens through the head, each token of a rarer word through the cluster of that word."""
     if not isinstance(softmax, AdaptiveSoftmax):
         raise ConfigError(_UNFIT.format("adaptive", "one with softmax_cutoffs", type(softmax).__name__))
-    bounds = softmax.bounds
+    bounds, targets = softmax.bounds, targets.contiguous()
     of_cluster = torch.bucketize(targets, torch.tensor(bounds[:-1], device=targets.device), right=True)
     in_head = torch.where(of_cluster == 0, targets, bounds[0] + of_cluster - 1)
     total = _total(softmax.head, hidden, in_head)
@@ -111,7 +111,7 @@ def _total(softmax: Softmax, hidden: Tensor, targets: Tensor, negatives: Negativ
     words = None if negatives is None else negatives.words.to(hidden.device)
     log_inclusion = None if negatives is None else negatives.log_inclusion.to(hidden.device)
     total: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden, softmax.weight, softmax.bias, targets, words, log_inclusion, torch.is_grad_enabled()
+        hidden, softmax.weight, softmax.bias, targets.contiguous(), words, log_inclusion, torch.is_grad_enabled()
     )
     return total
 
