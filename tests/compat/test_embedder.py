@@ -1,5 +1,6 @@
 """`ElmoEmbedder`: arrays for sentences, and HDF5 files in the established layout."""
 
+import gzip
 import io
 import json
 
@@ -106,6 +107,15 @@ def test_a_file_has_a_dataset_for_each_line(embedder, expected, tmp_path, output
     assert source.closed
 
 
+def test_a_file_may_be_given_by_its_path(embedder, expected, tmp_path):
+    with gzip.open(tmp_path / "in.txt.gz", "wt", encoding="utf-8") as file:
+        file.write(TEXT)
+    embedder.embed_file(tmp_path / "in.txt.gz", tmp_path / "out.h5")
+    with h5py.File(tmp_path / "out.h5") as file:
+        for i, array in enumerate(expected):
+            assert_close(file[str(i)][...], array)
+
+
 def test_batches_of_a_file_hand_on_their_state(files, tmp_path):
     one, many = ElmoEmbedder(*files), ElmoEmbedder(*files)
     one.embed_file(io.StringIO(TEXT), tmp_path / "one.h5", batch_size=2)
@@ -141,3 +151,16 @@ def test_lines_that_cannot_be_used_are_named(embedder, tmp_path, text, options, 
 def test_an_unknown_format_is_refused(embedder, tmp_path):
     with pytest.raises(ConfigError, match="output_format: expected one of 'all', 'top', 'average', got 'best'"):
         embedder.embed_file(io.StringIO(TEXT), tmp_path / "out.h5", "best")
+
+
+def test_batches_have_a_sentence(embedder):
+    with pytest.raises(ConfigError, match="batch_size: expected at least 1 sentence, got 0"):
+        next(embedder.embed_sentences(SENTENCES, batch_size=0))
+
+
+def test_the_device_is_chosen_by_its_number(files, monkeypatch):
+    chosen = []
+    monkeypatch.setattr(torch.nn.Module, "cuda", lambda module, device: chosen.append(device) or module)
+    ElmoEmbedder(*files, cuda_device=1)
+    ElmoEmbedder(*files)
+    assert chosen == [1]

@@ -13,7 +13,7 @@ from torchelmo.compat.allennlp.bilm import ElmoBiLm, File
 from torchelmo.compat.allennlp.elmo import batch_to_ids
 from torchelmo.elmo import Vectors
 from torchelmo.errors import ConfigError, InputError
-from torchelmo.files import create_hdf5, writing
+from torchelmo.files import create_hdf5, read_lines, writing
 from torchelmo.text.batching import windows
 
 DEFAULT_BATCH_SIZE = 64
@@ -63,22 +63,24 @@ class ElmoEmbedder:
         self, sentences: Iterable[Sequence[str]], batch_size: int = DEFAULT_BATCH_SIZE
     ) -> Iterator[Vectors]:
         """`embed_batch` for iterables of any length, `batch_size` sentences at once."""
+        if batch_size < 1:
+            raise ConfigError(f"batch_size: expected at least 1 sentence, got {batch_size}.")
         for batch in windows(sentences, batch_size):
             yield from self.embed_batch(batch)
 
     def embed_file(
         self,
-        input_file: IO[str],
+        input_file: IO[str] | str | Path,
         output_file_path: str | Path,
         output_format: str = "all",
         batch_size: int = DEFAULT_BATCH_SIZE,
         forget_sentences: bool = False,
         use_sentence_keys: bool = False,
     ) -> None:
-        """An open text file, one sentence per line with spaces between its tokens -> an HDF5 file.
+        """A text file (open, or its path), one sentence per line, spaces between its tokens -> an HDF5 file.
 
         A dataset is named by its line number from 0, or by its sentence; `sentence_to_index` leads from the
-        one to the other unless it is to be forgotten. The input file is closed, as AllenNLP did.
+        one to the other unless it is to be forgotten. An open file is closed, as AllenNLP did.
         """
         import h5py
 
@@ -86,8 +88,11 @@ class ElmoEmbedder:
             raise ConfigError(
                 f"output_format: expected one of {', '.join(map(repr, _FORMATS))}, got {output_format!r}."
             )
-        with input_file:
-            sentences = [line.strip() for line in input_file]
+        if isinstance(input_file, (str, Path)):
+            sentences = [line.strip() for line in read_lines(input_file)]
+        else:
+            with input_file:
+                sentences = [line.strip() for line in input_file]
         _check_sentences(sentences, unique=use_sentence_keys)
         keys = sentences if use_sentence_keys else [str(number) for number in range(len(sentences))]
         arrays = self.embed_sentences((sentence.split() for sentence in sentences), batch_size)
