@@ -1,0 +1,35 @@
+"""The growth of cost with sentence length and corpus size, as a picture."""
+
+from pathlib import Path
+from typing import Any
+
+_STYLES = {"float32": "o-", "float16": "s-", "plain": "^:", "allennlp": "x--"}
+
+
+def plot_growth(result: dict[str, Any], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.2), sharey=True)
+    kinds = (("length", "tokens in a sentence (batches of 32)"), ("corpus", "sentences in one call"))
+    for axis, (what, label) in zip(axes, kinds, strict=True):
+        rows = [row for row in result["rows"] if row["what"] == what]
+        for shape, contender in dict.fromkeys((row["shape"], row["contender"]) for row in rows):
+            points = [row for row in rows if (row["shape"], row["contender"]) == (shape, contender)]
+            axis.plot(
+                [row["size"] for row in points],
+                [row["tokens_per_second"] for row in points],
+                _STYLES[contender],
+                color="tab:blue" if shape == "small" else "tab:orange",
+                label=f"{shape}, {contender}",
+            )
+        axis.set(xscale="log", yscale="log", xlabel=label)
+        axis.grid(True, which="both", alpha=0.25)
+    axes[0].set_ylabel("tokens per second")
+    axes[0].legend(fontsize=7)
+    figure.suptitle(result["machine"], fontsize=9)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)

@@ -1,0 +1,88 @@
+"""python -m benchmarks.profile: where the time of `embed` goes, by part of the model and kind of operator."""
+
+import argparse
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.embed import N_SENTENCES, SHAPES
+from benchmarks.text import machine, sample_sentences
+from torchelmo import BiLM, BiLMConfig, Elmo
+
+_PRODUCTS = ("addmm", "mm", "bmm", "baddbmm", "_linear_pointwise", "linear_dynamic_fp16")
+_GATES = ("sigmoid_", "tanh_", "tanh", "mul_", "addcmul_", "clamp_", "clamp", "lerp", "relu_", "add_")
+_CONVOLUTIONS = ("_embedding_bag", "embedding_bag", "amax", "unfold")
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    print(f"{machine()}, {torch.get_num_threads()} threads; shares of the time spent in operators, all threads\n")
+    for shape in arguments.shapes:
+        torch.manual_seed(0)
+        elmo = Elmo(BiLM(SHAPES[shape]), dropout=0.0)
+        for precision in ("float32", "float16"):
+            for batch in arguments.batches:
+                sentences = sample_sentences(arguments.text, N_SENTENCES[shape][batch])
+                parts, busy, plain = measure(elmo, sentences, batch, precision)
+                shares = ", ".join(f"{name} {share:.0%}" for name, share in sorted(parts.items(), key=lambda p: -p[1]))
+                print(f"{shape}, {precision}, batch {batch}: {plain:,.0f} tokens/s; cores busy {busy:.0%}; {shares}")
+
+
+def measure(
+    elmo: Elmo, sentences: list[list[str]], batch: int, precision: Any
+) -> tuple[dict[str, float], float, float]:
+    """Shares by part; how busy the cores were; and tokens/s of the same run without the profiler."""
+
+    def run() -> float:
+        elmo.words.clear()
+        start = time.perf_counter()
+        for i in range(0, len(sentences), batch):
+            elmo.embed(sentences[i : i + batch], "mix", precision=precision)
+        return time.perf_counter() - start
+
+    run()
+    seconds, cpu = run(), time.process_time()
+    busy = run()
+    busy = (time.process_time() - cpu) / (busy * torch.get_num_threads())
+    every_thread = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    with profile(
+        activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True, experimental_config=every_thread
+    ) as profiler:
+        run()
+    totals: dict[str, float] = defaultdict(float)
+    for event in profiler.key_averages(group_by_input_shape=True):
+        totals[part_of(event.key, event.input_shapes, elmo.bilm.config)] += event.self_cpu_time_total
+    whole = sum(totals.values())
+    parts = {name: total / whole for name, total in totals.items()}
+    return parts, busy, sum(map(len, sentences)) / seconds
+
+
+def part_of(operator: str, shapes: list[list[int]], config: BiLMConfig) -> str:
+    """The part of the model that an operator with inputs of these shapes belongs to."""
+    name = operator.split("::")[-1]
+    widths = {shape[-1] for shape in shapes if shape}
+    if name in _CONVOLUTIONS:
+        return "character tables"
+    if name in _PRODUCTS:
+        if config.n_filters in widths or 2 * config.n_filters in widths:
+            return "highways and character projection"
+        if name == "linear_dynamic_fp16":  # its weight has no shape to see
+            return "LSTM projection" if config.cell_dim in widths else "LSTM input and state products"
+        return "LSTM input and state products" if 4 * config.cell_dim in widths else "LSTM projection"
+    return "gates" if name in _GATES else "the rest"
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.profile", description=__doc__)
+    parser.add_argument("--text", type=Path, help="text to take sentences from (default: made-up words by Zipf's law)")
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES), help="official shapes")
+    parser.add_argument("--batches", nargs="+", type=int, choices=(1, 8, 32, 128), default=[1, 32], help="sentences")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
