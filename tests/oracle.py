@@ -34,9 +34,7 @@ class Oracle:
         self._vectors: dict[str, Array] = {}
         self.cell_clips = self.projection_clips = 0  # how often a value was beyond its limit
 
-    def layers(
-        self, tokens: list[str], states: dict[int, State] | None = None
-    ) -> tuple[Array, dict[int, State]]:
+    def layers(self, tokens: list[str], states: dict[int, State] | None = None) -> tuple[Array, dict[int, State]]:
         """The layers (n_layers + 1, n_tokens + 2, dim) of one sentence, and the state of each direction after it."""
         lstm = self.options["lstm"]
         x = np.stack([self.token_vector(token) for token in ["<S>", *tokens, "</S>"]])
@@ -44,9 +42,7 @@ class Oracle:
         after: dict[int, State] = {}
         for d in self.directions:
             start = (states or {}).get(d)
-            hidden = (
-                np.zeros((lstm["n_layers"], lstm["projection_dim"])) if start is None else start.hidden.copy()
-            )
+            hidden = np.zeros((lstm["n_layers"], lstm["projection_dim"])) if start is None else start.hidden.copy()
             cell = np.zeros((lstm["n_layers"], lstm["dim"])) if start is None else start.cell.copy()
             below = x
             columns[0].append(below)

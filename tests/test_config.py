@@ -70,9 +70,7 @@ def test_there_and_back():
     assert data["data"] == "corpus"
     assert data["filters"] == [[1, 2], [3, 4]]
     assert data["extra"] == {"deep": {"list": [1, 2]}}
-    assert build_config(Run, data) == Run(
-        Path("corpus"), filters=((1, 2), (3, 4)), clip=None, extra=data["extra"]
-    )
+    assert build_config(Run, data) == Run(Path("corpus"), filters=((1, 2), (3, 4)), clip=None, extra=data["extra"])
     assert build_config(BiLMConfig, config_to_dict(BiLMConfig())) == BiLMConfig()
 
 
@@ -158,9 +156,7 @@ def test_toml_that_is_not_text(tmp_path):
 
 
 def test_no_file_or_a_directory(tmp_path):
-    with pytest.raises(
-        MissingFileError, match=r"none.toml: expected a TOML configuration file, found no such file"
-    ):
+    with pytest.raises(MissingFileError, match=r"none.toml: expected a TOML configuration file, found no such file"):
         load_config(Run, tmp_path / "none.toml")
     with pytest.raises(MissingFileError, match="expected a TOML configuration file, found a directory"):
         load_config(Run, tmp_path)

@@ -75,9 +75,7 @@ def test_a_byte_changed_in_the_middle(suffix, tmp_path):
 
 
 def test_byte_order_mark_and_line_ends(tmp_path):
-    path = write_text(
-        tmp_path, "", b"\xef\xbb\xbfone\r\ntwo\r\n\xef\xbb\xbfthree\rstill three\x85\xe2\x80\xa8"
-    )
+    path = write_text(tmp_path, "", b"\xef\xbb\xbfone\r\ntwo\r\n\xef\xbb\xbfthree\rstill three\x85\xe2\x80\xa8")
     with pytest.raises(InputError, match="line 3"):  # a lone 0x85 is Latin-1
         list(read_lines(path))
     path.write_bytes("\ufeffone\r\ntwo\n\ufeffthree\rstill\u2028three\x0c".encode())
@@ -110,9 +108,7 @@ def test_lines_are_read_as_they_are_asked_for(tmp_path):
 
 
 def test_a_missing_file(tmp_path):
-    with pytest.raises(
-        MissingFileError, match=r"nowhere.txt: expected a text file, found nothing. Check the path"
-    ):
+    with pytest.raises(MissingFileError, match=r"nowhere.txt: expected a text file, found nothing. Check the path"):
         list(read_lines(tmp_path / "nowhere.txt"))
 
 
@@ -129,9 +125,7 @@ def test_a_missing_file_is_an_os_error_of_python_too(tmp_path):
 def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
     path = write_text(tmp_path, "", b"secret")
     monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(
-        InputError, match=r"expected a text file, but it may not be read. Check its permissions"
-    ):
+    with pytest.raises(InputError, match=r"expected a text file, but it may not be read. Check its permissions"):
         list(read_lines(path))
 
 
@@ -196,9 +190,7 @@ def test_disk_full(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     path = tmp_path / "out.txt"
     with (
-        pytest.raises(
-            OutputError, match=r"out.txt: could not be written \(No space left.*The disk is full: free"
-        ),
+        pytest.raises(OutputError, match=r"out.txt: could not be written \(No space left.*The disk is full: free"),
         writing(path) as temporary,
     ):
         temporary.write_text("all")
@@ -228,9 +220,7 @@ def test_other_refusals_say_what_to_do(number, advice, tmp_path, monkeypatch):
 def test_a_file_where_a_folder_should_be(tmp_path):
     (tmp_path / "file").write_text("")
     with (
-        pytest.raises(
-            OutputError, match=r"could not be written .*A part of that path is a file: choose another"
-        ),
+        pytest.raises(OutputError, match=r"could not be written .*A part of that path is a file: choose another"),
         writing(tmp_path / "file" / "out.txt"),
     ):
         pytest.fail("there is no place to write to")

@@ -17,13 +17,9 @@ LENGTHS = [4, 1, 3]
 
 def random_layers(n_layers: int = 3, dim: int = 5, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """(n_layers, 3, 4, dim) in float64, with wild values at padded positions, and the mask."""
-    layers = torch.randn(
-        n_layers, 3, 4, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
-    )
+    layers = torch.randn(n_layers, 3, 4, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     mask = torch.arange(4) < torch.tensor(LENGTHS).unsqueeze(1)
-    return torch.where(
-        mask[None, ..., None], layers * 2.0 + 1.0, torch.tensor(1e3, dtype=torch.float64)
-    ), mask
+    return torch.where(mask[None, ..., None], layers * 2.0 + 1.0, torch.tensor(1e3, dtype=torch.float64)), mask
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=4), st.floats(-3, 3), st.booleans())

@@ -1,6 +1,7 @@
 """④ Text in, deep contextual vectors out: the biLM and its mixes as a module, and `embed` for people."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Literal, NamedTuple
 
@@ -48,7 +49,12 @@ class Elmo(nn.Module):
         self.bilm, self.freeze, self.keep_boundaries = bilm, freeze, keep_boundaries
         bilm.requires_grad_(not freeze)
         n_layers = bilm.config.n_layers + 1
+        if n_mixes < 1:
+            raise ConfigError(f"n_mixes: expected at least 1, got {n_mixes}.")
         built = mixes or [ScalarMix(n_layers, layer_norm=layer_norm) for _ in range(n_mixes)]
+        for mix in built:
+            if mix.n_layers != n_layers:
+                raise ConfigError(f"mixes: expected mixes of {n_layers} layers, got one of {mix.n_layers}.")
         self.mixes: Sequence[ScalarMix] = nn.ModuleList(built)  # type: ignore[assignment]
         self.dropout = nn.Dropout(dropout)
         self.words = WordVectors(self._cache_rows(cache))
@@ -71,7 +77,7 @@ class Elmo(nn.Module):
     def forward(self, ids: Tensor) -> ElmoOutput:
         n_token_dims = 2 if self.bilm.config.input == "characters" else 1
         leading = ids.shape[:-n_token_dims]
-        flat = ids.reshape(-1, *ids.shape[-n_token_dims:])
+        flat = ids.reshape(math.prod(leading), *ids.shape[-n_token_dims:])
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
             out = self.bilm(flat)
         mask = out.mask if self.keep_boundaries else self.bilm.mask_of(flat)
@@ -131,6 +137,8 @@ class Elmo(nn.Module):
         """`embed` for iterables of any length: arrays come in order while the input is read, in bounded memory."""
         if isinstance(sentences, (str, bytes)):
             raise InputError("embed: expected a list of sentences, got one string. Pass [text] for a single text.")
+        if not isinstance(sentences, Iterable):
+            raise InputError(f"embed: expected a list of sentences, got {sentences!r}.")
         run = Embedding(
             self.bilm,
             self.mixes[0],

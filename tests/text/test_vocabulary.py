@@ -31,9 +31,7 @@ def test_behaves_like_a_list_of_words():
         hash(vocabulary)
 
 
-@given(
-    words=st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r"), min_size=1))
-)
+@given(words=st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r"), min_size=1)))
 def test_write_then_read_is_the_same(words, tmp_path_factory):
     words = [word for word in dict.fromkeys(words) if word not in (*MARKS, "!!!MAXTERMID")]
     path = tmp_path_factory.mktemp("words") / "vocab.txt"
@@ -63,9 +61,7 @@ def test_a_missing_mark(mark):
 def test_a_blank_line(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text("<S>\n</S>\n!!!MAXTERMID\n<UNK>\n\nthe\n", encoding="utf-8")
-    with pytest.raises(
-        InputError, match=r"vocab.txt: line 5: expected one word per line, found a blank line"
-    ):
+    with pytest.raises(InputError, match=r"vocab.txt: line 5: expected one word per line, found a blank line"):
         Vocabulary.read(path)
 
 
@@ -79,7 +75,5 @@ def test_a_word_that_a_line_cannot_hold_is_not_written(word, tmp_path):
 def test_invalid_text(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_bytes(b"<S>\n</S>\n<UNK>\nna\xefve\n")
-    with pytest.raises(
-        InputError, match=r"vocab.txt: line 4: expected UTF-8, found the byte 0xef at column 3"
-    ):
+    with pytest.raises(InputError, match=r"vocab.txt: line 4: expected UTF-8, found the byte 0xef at column 3"):
         Vocabulary.read(path)

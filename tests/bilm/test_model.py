@@ -1,0 +1,150 @@
+"""What BiLM takes and refuses, beyond the numbers."""
+
+import copy
+import io
+
+import pytest
+import torch
+from official_files import WORDS, random_official
+
+from torchelmo import BiLM, BiLMConfig, Elmo
+from torchelmo.bilm.model import BiLMState
+from torchelmo.errors import InputError
+from torchelmo.text.vocabulary import Vocabulary
+
+SENTENCES = [["I", "took", "a", "bow"], ["bow"]]
+
+
+@pytest.fixture
+def ids(tiny_bilm) -> torch.Tensor:
+    return Elmo(tiny_bilm).encode(SENTENCES)
+
+
+def test_shapes(tiny_bilm, ids, path):
+    out = tiny_bilm(ids, path=path)
+    assert out.layers.shape == (3, 2, 6, 16)
+    assert out.mask.tolist() == [[True] * 6, [True] * 3 + [False] * 3]
+    assert out.state.hidden.shape == (2, 2, 2, 8)
+    assert out.state.cell.shape == (2, 2, 2, 16)
+
+
+def test_the_token_layer_is_doubled(tiny_bilm, ids):
+    token_layer = tiny_bilm(ids).layers[0]
+    assert torch.equal(token_layer[..., :8], token_layer[..., 8:])
+
+
+def test_zero_state_is_no_state(tiny_bilm, ids, path):
+    assert torch.equal(tiny_bilm(ids, tiny_bilm.zero_state(2), path=path).layers, tiny_bilm(ids, path=path).layers)
+
+
+def test_a_given_state_is_left_as_it_was(tiny_bilm, ids, path):
+    with torch.no_grad():
+        state = tiny_bilm(ids, path=path).state
+        before = copy.deepcopy(state)
+        tiny_bilm(ids, state, path=path)
+    assert torch.equal(state.hidden, before.hidden)
+    assert torch.equal(state.cell, before.cell)
+
+
+def test_the_ids_are_left_as_they_were(tiny_bilm, ids, path):
+    before = ids.clone()
+    tiny_bilm(ids, path=path)
+    assert torch.equal(ids, before)
+
+
+def test_int32_ids(tiny_bilm, ids, path):
+    assert torch.equal(tiny_bilm(ids.int(), path=path).layers, tiny_bilm(ids, path=path).layers)
+
+
+def test_auto_is_one_of_the_paths(tiny_bilm, ids):
+    with torch.no_grad():
+        assert torch.equal(tiny_bilm(ids).layers, tiny_bilm(ids, path="packed").layers)
+
+
+def test_two_threads(tiny_bilm, ids, path):
+    expected = tiny_bilm(ids, path=path).layers.detach()
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        torch.testing.assert_close(tiny_bilm(ids, path=path).layers.detach(), expected, rtol=0, atol=2e-6)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda ids: ids[0], r"expected ids of shape \(batch, tokens, 12\), got \(4, 12\)"),
+        (lambda ids: ids[..., :11], r"expected ids of shape \(batch, tokens, 12\), got \(2, 4, 11\)"),
+        (lambda ids: ids[None], r"expected ids of shape \(batch, tokens, 12\), got \(1, 2, 4, 12\)"),
+        (lambda ids: ids.float(), r"expected int64 ids, got torch.float32. Use Elmo.encode to make them"),
+        (lambda ids: ids > 0, r"expected int64 ids, got torch.bool"),
+        (lambda ids: ids + 1, r"expected ids from 0 to 261, got 1 to 262"),
+        (lambda ids: ids - 1, r"expected ids from 0 to 261, got -1 to 260"),
+        (lambda ids: ids.flip(1), r"padding \(id 0\) must stand after the tokens of a row, not before or between"),
+    ],
+)
+def test_wrong_ids(change, words, tiny_bilm, ids):
+    with pytest.raises(InputError, match=words):
+        tiny_bilm(change(ids))
+
+
+def test_wrong_word_ids(load_random):
+    bilm = load_random(random_official(words=len(WORDS)))
+    with pytest.raises(InputError, match=r"expected ids of shape \(batch, tokens\), got \(2, 3, 4\)"):
+        bilm(torch.zeros(2, 3, 4, dtype=torch.int64))
+    with pytest.raises(InputError, match=r"expected ids from 0 to 8, got 9 to 9"):
+        bilm(torch.tensor([[9]]))
+
+
+@pytest.mark.parametrize("name", ["hidden", "cell"])
+def test_a_state_of_another_batch(name, tiny_bilm, ids, path):
+    state = tiny_bilm.zero_state(2)
+    state = state._replace(**{name: getattr(state, name)[:, :, :1]})
+    with pytest.raises(InputError, match=rf"expected state.{name} of shape \(2, 2, 2, \d+\), got \(2, 2, 1, \d+\)"):
+        tiny_bilm(ids, state, path=path)
+
+
+def test_a_vocabulary_of_another_size():
+    config = BiLMConfig(input="words", n_words=9, projection_dim=2, cell_dim=2)
+    with pytest.raises(InputError, match=r"vocabulary: expected the 9 words of the model, found 8"):
+        BiLM(config, Vocabulary(WORDS))
+
+
+def test_words_without_a_vocabulary_have_the_marks_first(path):
+    bilm = BiLM(BiLMConfig(input="words", n_words=5, projection_dim=2, cell_dim=3))
+    out = bilm(torch.tensor([[4, 5], [3, 0]]), path=path)
+    table = bilm.encoder.embedding
+    assert torch.equal(out.layers[0, 0, :, :2], table[[0, 3, 4, 1]])
+    assert torch.equal(out.layers[0, 1, :3, :2], table[[0, 2, 1]])
+
+
+def test_copies(tiny_bilm, ids, path):
+    expected = tiny_bilm(ids, path=path).layers
+    assert torch.equal(copy.deepcopy(tiny_bilm)(ids, path=path).layers, expected)
+    file = io.BytesIO()
+    torch.save(tiny_bilm, file)
+    file.seek(0)
+    assert torch.equal(torch.load(file, weights_only=False)(ids, path=path).layers, expected)
+
+
+def test_a_state_can_be_moved_and_sliced(tiny_bilm, ids, path):
+    """Rows of a batch are independent: a state may be cut into its rows and joined again."""
+    state = tiny_bilm(ids, path=path).state
+    whole = tiny_bilm(ids, state, path=path).layers
+    row = BiLMState(state.hidden[:, :, 1:], state.cell[:, :, 1:])
+    alone = tiny_bilm(ids[1:, :1], row, path=path).layers
+    torch.testing.assert_close(alone[:, 0], whole[:, 1, :3], rtol=0, atol=2e-6)
+
+
+def test_new_models_differ_and_seeds_repeat():
+    config = BiLMConfig(filters=((1, 4),), projection_dim=4, cell_dim=4)
+    torch.manual_seed(1)
+    one, two = BiLM(config), BiLM(config)
+    torch.manual_seed(1)
+    again = BiLM(config)
+    assert not torch.equal(one.encoder.embedding, two.encoder.embedding)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), again.parameters()))
+    assert all(torch.isfinite(p).all() for p in one.parameters())
+    assert not one.encoder.embedding[0].any()

@@ -1,0 +1,294 @@
+"""embed: every form of input and output, and nothing but the sentence in its vectors."""
+
+import copy
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from official_files import WORDS, random_official
+from oracle import Oracle
+
+from torchelmo import BiLM, Elmo, ScalarMix
+from torchelmo.bilm import fast_encoder, products
+from torchelmo.errors import ConfigError, InputError
+
+SENTENCES = [["I", "took", "a", "bow"], [], ["bow"], ["bow", "and", "arrow", "<S>", "naïve", ""]]
+texts = st.lists(st.lists(st.sampled_from("a bow the arrow naïve 日本 x".split()) | st.text(max_size=5), max_size=6))
+
+
+@pytest.fixture
+def elmo(tiny_bilm) -> Elmo:
+    return Elmo(copy.deepcopy(tiny_bilm))
+
+
+@pytest.fixture(scope="module")
+def shared(tiny_bilm) -> Elmo:
+    """For tests that only read; what it keeps of earlier calls is part of what is tested."""
+    return Elmo(copy.deepcopy(tiny_bilm), cache=5)
+
+
+def assert_close(ours, theirs, tolerance: float = 2e-6) -> None:
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs):
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
+
+
+def test_agrees_with_the_oracle(elmo, tiny_official):
+    oracle = Oracle(tiny_official.options, tiny_official.arrays)
+    for tokens, vectors in zip(SENTENCES, elmo.embed(SENTENCES)):
+        expected = oracle.layers(tokens)[0][:, 1:-1]
+        assert vectors.shape == expected.shape
+        np.testing.assert_allclose(vectors, expected, rtol=0, atol=5e-6)
+
+
+def test_carried_state_agrees_with_the_oracle(elmo, tiny_official):
+    oracle, state = Oracle(tiny_official.options, tiny_official.arrays), None
+    for tokens, vectors in zip(SENTENCES, elmo.embed(SENTENCES, state="carry")):
+        if tokens:  # a sentence with no tokens is not there
+            expected, state = oracle.layers(tokens, state)
+            np.testing.assert_allclose(vectors, expected[:, 1:-1], rtol=0, atol=5e-6)
+
+
+def test_every_choice_of_layers(elmo):
+    elmo.mixes = torch.nn.ModuleList([ScalarMix(3, initial=[1.0, 0.0, -1.0], gamma=2.0)])
+    layers = elmo.embed(SENTENCES)
+    shares = np.exp([1.0, 0.0, -1.0]) / np.exp([1.0, 0.0, -1.0]).sum()
+    expected = {
+        "all": layers,
+        "top": [array[2] for array in layers],
+        "average": [array.mean(axis=0) for array in layers],
+        "mix": [2.0 * np.tensordot(shares, array, 1) for array in layers],
+        0: [array[0] for array in layers],
+        1: [array[1] for array in layers],
+        2: [array[2] for array in layers],
+        -1: [array[2] for array in layers],
+    }
+    for choice, arrays in expected.items():
+        found = elmo.embed(SENTENCES, layers=choice)
+        assert all(array.dtype == np.float32 for array in found)
+        assert [array.shape for array in found] == [array.shape for array in arrays]
+        assert_close(found, arrays)
+
+
+def test_the_mix_with_layer_norm_looks_at_one_sentence_at_a_time(tiny_bilm):
+    elmo = Elmo(copy.deepcopy(tiny_bilm), layer_norm=True).eval()
+    together = elmo.embed(SENTENCES, layers="mix")
+    for tokens, vectors in zip(SENTENCES, together):
+        if tokens:
+            (mixed,), _ = elmo(elmo.encode([tokens]))
+            np.testing.assert_allclose(vectors, mixed[0].detach(), rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize("n_layers", [1, 3])
+@pytest.mark.parametrize("direction", [None, False])
+def test_other_shapes(n_layers, direction, load_random):
+    bilm = load_random(random_official(n_layers=n_layers, bidirectional=direction))
+    elmo = Elmo(bilm)
+    arrays = elmo.embed(SENTENCES)
+    assert [array.shape for array in arrays] == [(n_layers + 1, len(s), elmo.dim) for s in SENTENCES]
+
+
+def test_words_in(load_random):
+    official = random_official(words=len(WORDS))
+    elmo = Elmo(load_random(official))
+    oracle = Oracle(official.options, official.arrays, vocabulary=WORDS)
+    for tokens, vectors in zip(SENTENCES, elmo.embed(SENTENCES)):
+        np.testing.assert_allclose(vectors, oracle.layers(tokens)[0][:, 1:-1], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("sentences", [[], (), iter([]), (x for x in [])])
+def test_no_sentences(sentences, elmo):
+    assert elmo.embed(sentences) == []
+
+
+@pytest.mark.parametrize("empty", [[], (), "", "  \n"])
+def test_a_sentence_without_tokens(empty, elmo):
+    assert [array.shape for array in elmo.embed([empty])] == [(3, 0, 16)]
+    assert [array.shape for array in elmo.embed([empty], layers="top")] == [(0, 16)]
+    arrays = elmo.embed([["bow"], empty, ["bow"]], state="carry")
+    assert [array.shape for array in arrays] == [(3, 1, 16), (3, 0, 16), (3, 1, 16)]
+    assert arrays[1].dtype == np.float32
+
+
+def test_strings_go_through_spacy(elmo):
+    (vectors,) = elmo.embed(["I took a bow. Don't!"])
+    expected = elmo.embed([["I", "took", "a", "bow", "."], ["Do", "n't", "!"]])
+    assert_close([vectors], [np.concatenate(expected, axis=1)])
+    mixed = elmo.embed(["I took a bow.", ["Do", "n't", "!"]], lang="en")
+    assert_close(mixed, expected)
+
+
+def test_forms_of_sentences(elmo):
+    expected = elmo.embed([["a", "bow"]])
+    for form in (("a", "bow"), np.array(["a", "bow"]), [np.str_("a"), "bow"]):
+        assert_close(elmo.embed([form]), expected, 0)
+    assert_close(elmo.embed(np.array([["a", "bow"]])), expected, 0)
+    assert_close(elmo.embed(iter([["a", "bow"]])), expected, 0)
+
+
+def test_a_stream_reads_no_more_than_it_needs(elmo):
+    read = itertools.count()
+    endless = (["bow", str(next(read))] for _ in itertools.repeat(None))
+    stream = elmo.stream(endless, layers="top", batch_tokens=50)
+    first = [next(stream) for _ in range(100)]
+    assert next(read) < 1000
+    assert_close(first, elmo.embed([["bow", str(i)] for i in range(100)], layers="top"))
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts, st.integers(1, 60))
+def test_batch_size_and_what_ran_before_change_nothing(shared, tiny_bilm, sentences, batch_tokens):
+    fresh = Elmo(tiny_bilm, cache=0)
+    alone = [fresh.embed([tokens])[0] for tokens in sentences]
+    assert_close(shared.embed(sentences, batch_tokens=batch_tokens), alone)
+    assert_close(shared.embed(sentences[::-1]), alone[::-1])
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts, st.integers(1, 60))
+def test_carried_state_is_the_same_for_every_batch_size(shared, sentences, batch_tokens):
+    expected = shared.embed(sentences, state="carry")
+    assert_close(shared.embed(sentences, state="carry", batch_tokens=batch_tokens), expected)
+
+
+@pytest.mark.parametrize("cache", [0, 1, 3, 50_000, "1KB"])
+def test_the_cache_changes_nothing(cache, tiny_bilm):
+    elmo = Elmo(copy.deepcopy(tiny_bilm), cache=cache)
+    plain = Elmo(copy.deepcopy(tiny_bilm), cache=0)
+    for batch in (SENTENCES, SENTENCES[::-1], [["a", "new", "word"]], SENTENCES):
+        assert_close(elmo.embed(batch, batch_tokens=5), plain.embed(batch))
+    assert len(elmo.words) <= elmo.words.capacity
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda bilm: bilm.encoder.embedding.detach().mul_(2.0),
+        lambda bilm: bilm.encoder.projection.bias.detach().add_(1.0),
+        lambda bilm: bilm.forward_lstms[0].bias.detach().add_(1.0),
+        lambda bilm: bilm.load_state_dict(BiLM(bilm.config).state_dict()),
+        lambda bilm: setattr(bilm.forward_lstms[1], "bias", torch.nn.Parameter(torch.ones(64))),
+        lambda bilm: setattr(bilm.encoder.projection.weight, "data", torch.ones(8, 14)),
+        lambda bilm: bilm.double(),
+    ],
+)
+def test_changed_weights_are_seen(change, elmo):
+    """The cache and the prepared weights belong to the weights they were made from."""
+    elmo.embed(SENTENCES)
+    with torch.no_grad():
+        change(elmo.bilm)
+        out = elmo.bilm(elmo.encode(SENTENCES[:1]), path="plain")
+    (vectors,) = elmo.embed(SENTENCES[:1])
+    np.testing.assert_allclose(vectors, out.layers[:, 0, 1:-1], rtol=1e-5, atol=2e-6)
+
+
+def test_half_precision_is_near(elmo, monkeypatch):
+    exact = elmo.embed(SENTENCES)
+    monkeypatch.setattr(products, "_MIN_HALF", 0)
+    half = Elmo(copy.deepcopy(elmo.bilm)).embed(SENTENCES, precision="float16")
+    assert_close(half, exact, 2e-2)
+    assert_close(elmo.embed(SENTENCES, precision="float16"), exact, 2e-2)
+    assert_close(elmo.embed(SENTENCES), exact, 0)  # the two do not get into each other's way
+
+
+def test_small_chunks_of_words(elmo, monkeypatch):
+    expected = elmo.embed(SENTENCES)
+    monkeypatch.setattr(fast_encoder, "_CHUNK_VALUES", 1)
+    assert_close(Elmo(copy.deepcopy(elmo.bilm)).embed(SENTENCES), expected)
+
+
+def test_a_double_model(elmo):
+    expected = elmo.embed(SENTENCES)
+    elmo.double()
+    assert_close(elmo.embed(SENTENCES), expected, 1e-5)
+
+
+def test_a_very_long_sentence(elmo):
+    tokens = ["bow", "and", "arrow", "x"] * 5_000
+    (vectors,) = elmo.embed([tokens], layers="top")
+    assert vectors.shape == (20_000, 16)
+    assert np.isfinite(vectors).all()
+    np.testing.assert_allclose(vectors[9_998], vectors[10_002], atol=1e-4)  # far from both ends
+
+
+def test_a_very_long_token(elmo):
+    assert_close(elmo.embed([["x" * 10_000]]), elmo.embed([["x" * 10]]), 0)
+
+
+def test_marks_in_the_text_are_the_marks(elmo):
+    assert_close([elmo.embed([["<S>"]], layers=0)[0]], [elmo.embed([["<S>"]], layers=0)[0]], 0)
+    marks = elmo.bilm(elmo.encode([["x"]])).layers[0, 0].detach()
+    assert_close([elmo.embed([["<S>"]], layers=0)[0][0]], [marks[0]])
+    assert_close([elmo.embed([["</S>"]], layers=0)[0][0]], [marks[2]])
+
+
+def test_results_are_independent_arrays(elmo):
+    one, two = elmo.embed([["a", "bow"], ["a", "bow"]])
+    one[:] = 0.0
+    assert two.any()
+    assert elmo.embed([["a", "bow"]])[0].any()
+
+
+def test_progress_is_told(elmo):
+    told: list[int] = []
+    elmo.embed(SENTENCES, progress=told.append)
+    assert sum(told) == len(SENTENCES)
+    assert len(elmo.embed(SENTENCES, progress=True)) == len(SENTENCES)
+
+
+def test_modes_are_left_alone(elmo):
+    elmo.train()
+    first = elmo.embed(SENTENCES, layers="mix")
+    assert elmo.training
+    assert torch.is_grad_enabled()
+    assert_close(elmo.embed(SENTENCES, layers="mix"), first, 0)  # no dropout
+    with torch.inference_mode():
+        elmo.embed(SENTENCES)
+    elmo(elmo.encode(SENTENCES)).mixes[0].sum().backward()  # nothing kept from there is in the way
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"layers": "bottom"},
+            r"layers: expected 'all', 'top', 'average', 'mix' or an index from 0 to 2, got 'bottom'",
+        ),
+        ({"layers": 3}, r"an index from 0 to 2, got 3"),
+        ({"layers": -4}, r"an index from 0 to 2, got -4"),
+        ({"layers": 1.0}, r"an index from 0 to 2, got 1.0"),
+        ({"layers": None}, r"an index from 0 to 2, got None"),
+        ({"batch_tokens": 0}, r"batch_tokens: expected at least 1, got 0"),
+        ({"precision": "float64"}, r"precision: expected 'float32' or 'float16', got 'float64'"),
+        ({"state": "keep"}, r"state: expected 'reset' or 'carry', got 'keep'"),
+    ],
+)
+def test_wrong_settings_are_errors_at_the_call(options, words, elmo):
+    with pytest.raises(ConfigError, match=words):
+        elmo.stream([["bow"]], **options)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "words"),
+    [
+        ("one string", r"expected a list of sentences, got one string. Pass \[text\] for a single text"),
+        (b"bytes", r"expected a list of sentences, got one string"),
+        (None, r"expected a list of sentences, got None"),
+        (7, r"expected a list of sentences, got 7"),
+        ([["a"], [3]], r"Sentence 1, token 0: expected a string, got 3"),
+        ([["a"], 3], r"Sentence 1: expected a list of tokens, got 3"),
+        ([["a"], None], r"Sentence 1: expected a list of tokens, got None"),
+        ([b"bytes"], r"Sentence 0: expected a list of tokens, got b'bytes'"),
+    ],
+)
+def test_wrong_sentences(sentences, words, elmo):
+    with pytest.raises(InputError, match=words):
+        elmo.embed(sentences)
+
+
+def test_an_unknown_language(elmo):
+    with pytest.raises(ConfigError, match=r"Language 'qq': expected a code that spaCy has rules for"):
+        elmo.embed(["text"], lang="qq")
