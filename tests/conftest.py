@@ -27,13 +27,15 @@ hypothesis.settings.load_profile("torchelmo")
 
 
 @pytest.fixture(params=["plain", "packed", "packed as for large models"])
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tiny_bilm: BiLM) -> Iterator[str]:
     """Each of the ways in which a BiLM computes the same numbers."""
+    tiny_bilm._fast.clear()  # it is shared, and may have been prepared for another way
     if request.param == "packed as for large models":
         monkeypatch.setattr(packed, "_PAIRED_VALUES", 0)
         monkeypatch.setattr(packed_lstm, "_CHUNK_VALUES", 300)
         monkeypatch.setattr(products, "_MIN_PACKED", 0)
-    return str(request.param.split()[0])
+    yield str(request.param.split()[0])
+    tiny_bilm._fast.clear()
 
 
 @pytest.fixture

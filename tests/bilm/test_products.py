@@ -1,0 +1,52 @@
+"""Every way to take x · W gives x · W."""
+
+import logging
+
+import pytest
+import torch
+
+from torchelmo.bilm import products
+from torchelmo.bilm.products import HalfProduct, PackedProduct, PlainProduct, choose_product
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 33])
+@pytest.mark.parametrize("kind", [PlainProduct, PackedProduct, HalfProduct])
+@pytest.mark.parametrize("add", [False, True])
+def test_products(kind, rows, add):
+    weight, x, more = torch.randn(20, 24), torch.randn(rows, 20), torch.randn(rows, 24)
+    if kind is HalfProduct:
+        if not products.has_half():
+            pytest.skip("this machine has no float16 products")
+        weight = weight.half().float()
+    product = kind(weight)(x, more) if add else kind(weight)(x)
+    torch.testing.assert_close(product, x @ weight + (more if add else 0.0), rtol=1e-3, atol=1e-4)
+
+
+def test_an_added_bias_is_left_as_it_was():
+    for kind in (PlainProduct, PackedProduct):
+        bias = torch.ones(24)
+        kind(torch.randn(20, 24))(torch.randn(8, 20), bias)
+        assert torch.equal(bias, torch.ones(24))
+
+
+def test_the_choice():
+    small, large = torch.zeros(4, 4), torch.zeros(512, 2048)
+    assert isinstance(choose_product(small, "float16", small_batches=True), PlainProduct)
+    assert isinstance(choose_product(large, "float32", small_batches=False), PlainProduct)
+    assert isinstance(choose_product(large.double(), "float16", small_batches=True), PlainProduct)
+    for precision, available, kind in (
+        ("float32", products._has_packed(), PackedProduct),
+        ("float16", products.has_half(), HalfProduct),
+    ):
+        expected = kind if available else PlainProduct
+        assert isinstance(choose_product(large, precision, small_batches=True), expected)
+
+
+def test_what_this_machine_lacks_is_told_and_replaced(caplog):
+    class Missing:
+        def __init__(self, weight: torch.Tensor) -> None:
+            raise RuntimeError("no such operator\nwith details")
+
+    with caplog.at_level(logging.INFO):
+        assert not products._works(Missing, "not to be had (%s).")
+    assert "not to be had (no such operator)." in caplog.text
