@@ -22,9 +22,9 @@ LINES = [
     "   ",
     "the last of them",
 ]
-# The real program, with chunks small enough to be interrupted in a short text.
-SMALL_CHUNKS = (
-    "import torchelmo.cli.embed_lines as lines; lines.CHUNK_LINES = 3; from torchelmo.cli import main; main()"
+# The real program, which commits after every line.
+COMMITTING = (
+    "import torchelmo.cli.embed_lines as lines; lines.COMMIT_SECONDS = 0.0; from torchelmo.cli import main; main()"
 )
 
 
@@ -49,12 +49,12 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
 
 @pytest.fixture
 def start() -> Callable[..., "subprocess.Popen[str]"]:
-    """`torchelmo …` in a process of its own, with pipes and small chunks."""
+    """`torchelmo …` in a process of its own, with pipes."""
 
     def start(*arguments: object, **options: object) -> "subprocess.Popen[str]":
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
         return subprocess.Popen(
-            [sys.executable, "-c", SMALL_CHUNKS, *map(str, arguments)],
+            [sys.executable, "-c", COMMITTING, *map(str, arguments)],
             text=True,
             encoding="utf-8",
             env=os.environ | {"OMP_NUM_THREADS": "1"},

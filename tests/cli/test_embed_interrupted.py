@@ -11,20 +11,23 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import h5py
 import pytest
 
 from torchelmo import BiLM
 from torchelmo.cli import embed_lines, outputs
 
 from .conftest import LINES
+from .test_embed import assert_equal, read
 
 TEXT = [line or "blank" for line in LINES] * 2
+FIRST = ("--batch-tokens", 1)  # so few that every line is done before the next one is read
 SUFFIXES = [".h5", ".npz", ".safetensors"]
 
 
 @pytest.fixture(autouse=True)
-def _small_chunks(monkeypatch):
-    monkeypatch.setattr(embed_lines, "CHUNK_LINES", 3)
+def _commit_after_every_line(monkeypatch):
+    monkeypatch.setattr(embed_lines, "COMMIT_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -39,10 +42,10 @@ def interrupted(start, model, tmp_path):
     """Start a run that waits for more text after eight lines, end it by a signal, and give what it said."""
 
     def interrupt(out: Path, number: int) -> tuple[int, str]:
-        process = start("embed", "-", "--out", out, "--model", model)
+        process = start("embed", "-", "--out", out, "--model", model, *FIRST)
         process.stdin.write("".join(line + "\n" for line in TEXT[:8]))
         process.stdin.flush()
-        wait_for(lambda: committed(out) == 6, process)
+        wait_for(lambda: committed(out) == 8, process)
         process.send_signal(number)
         code = process.wait(60)  # standard input is still open: it must end without any more of it
         said = process.stderr.read()
@@ -80,7 +83,7 @@ def test_resuming_gives_the_file_of_an_uninterrupted_run(
     assert "Traceback" not in said
     if words:
         (last,) = said.splitlines()
-        assert last == f"{words} {out}.partial keeps the first 6 lines; --resume goes on from there."
+        assert last == f"{words} {out}.partial keeps the first 8 lines; --resume goes on from there."
     assert not out.exists()
     assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == [f"{out.name}.partial"]
 
@@ -88,9 +91,13 @@ def test_resuming_gives_the_file_of_an_uninterrupted_run(
     assert result.code == 2
     assert "an earlier run was interrupted there. Go on with --resume, or start again" in result.err
 
-    assert call("embed", text, "--out", out, "--model", model, "--resume").code == 0
-    assert call("embed", text, "--out", whole, "--model", model).code == 0
-    assert out.read_bytes() == whole.read_bytes()
+    assert call("embed", text, "--out", out, "--model", model, "--resume", *FIRST).code == 0
+    assert call("embed", text, "--out", whole, "--model", model, *FIRST).code == 0
+    assert_equal(read(out), read(whole))
+    assert len(read(out)) == 16
+    if suffix == ".h5":
+        with h5py.File(out) as one, h5py.File(whole) as other:
+            assert one["sentence_to_index"][0] == other["sentence_to_index"][0]
     assert not Path(f"{out}.partial").exists()
 
 
@@ -107,13 +114,13 @@ def test_an_interrupted_run_with_carried_state_leaves_nothing(call, model, tmp_p
 
 @pytest.fixture
 def partial(tmp_path, call, model, text, monkeypatch):
-    """What a run leaves that broke off in the middle: the first 12 lines of 16."""
+    """What a run leaves that broke off in the middle: the first 13 lines of 16."""
     out = tmp_path / "out.npz"
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(BAD)))
-    result = call("embed", "-", "--out", out, "--model", model)
+    result = call("embed", "-", "--out", out, "--model", model, *FIRST)
     assert result.code == 1
     assert "line 14: expected UTF-8" in result.err
-    assert "keeps the first 12 lines" in result.err
+    assert "keeps the first 13 lines" in result.err
     return out
 
 
@@ -129,20 +136,20 @@ def test_overwrite_starts_again(partial, call, model, text):
         (("--dtype", "float16"), "was begun with dtype = 'float32', this call has 'float16'"),
         (("--pool", "max"), "was begun with pool = None, this call has 'max'"),
         (("--tokenize", "en"), "was begun with tokenize = None, this call has 'en'"),
-        (("--batch-tokens", "7"), "was begun with batch_tokens = 2048, this call has 7"),
+        (("--batch-tokens", "7"), "was begun with batch_tokens = 1, this call has 7"),
     ],
 )
 def test_other_settings_are_refused(partial, call, model, text, options, words):
-    result = call("embed", text, "--out", partial, "--model", model, "--resume", *options)
+    result = call("embed", text, "--out", partial, "--model", model, "--resume", *FIRST, *options)
     assert result.code == 2
     assert words in result.err
-    assert committed(partial) == 12  # the refusal harms nothing
+    assert committed(partial) == 13  # the refusal harms nothing
 
 
 def test_another_model_is_refused(partial, call, tiny_bilm, text, tmp_path):
     other = BiLM(tiny_bilm.config)
     other.save(tmp_path / "other")
-    result = call("embed", text, "--out", partial, "--model", tmp_path / "other", "--resume")
+    result = call("embed", text, "--out", partial, "--model", tmp_path / "other", "--resume", *FIRST)
     assert result.code == 2
     assert "was begun with model = " in result.err
 
@@ -150,13 +157,13 @@ def test_another_model_is_refused(partial, call, tiny_bilm, text, tmp_path):
 def test_another_text_is_refused(partial, call, model, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("\n".join(["I took a bow", "something else", *TEXT[2:]]), encoding="utf-8")
-    result = call("embed", other, "--out", partial, "--model", model, "--resume")
+    result = call("embed", other, "--out", partial, "--model", model, "--resume", *FIRST)
     assert result.code == 2
     assert "line 2: expected 'bow and arrow'" in result.err
     assert "found 'something else'" in result.err
 
     other.write_text("\n".join(TEXT[:5]), encoding="utf-8")
-    result = call("embed", other, "--out", partial, "--model", model, "--resume")
+    result = call("embed", other, "--out", partial, "--model", model, "--resume", *FIRST)
     assert result.code == 2
     assert "line 6" in result.err
     assert "the text ends" in result.err
@@ -174,17 +181,17 @@ def test_resume_without_an_earlier_run_starts_one(call, model, text, tmp_path):
 
 def test_resume_after_an_end_before_the_first_commit_starts_again(partial, call, model, text):
     Path(f"{partial}.partial", "committed.json").unlink()
-    assert call("embed", text, "--out", partial, "--model", model, "--resume").code == 0
+    assert call("embed", text, "--out", partial, "--model", model, "--resume", *FIRST).code == 0
 
 
 def test_two_runs_do_not_write_one_file(partial, call, model, text):
     with open(Path(f"{partial}.partial", "vectors.bin"), "rb") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)  # as the other run holds it
         for option in ("--resume", "--overwrite"):
-            result = call("embed", text, "--out", partial, "--model", model, option)
+            result = call("embed", text, "--out", partial, "--model", model, option, *FIRST)
             assert result.code == 1
-            assert "another run writes there" in result.err
-    assert committed(partial) == 12
+            assert "another run is writing there" in result.err
+    assert committed(partial) == 13
 
 
 @pytest.mark.parametrize(
@@ -198,7 +205,7 @@ def test_two_runs_do_not_write_one_file(partial, call, model, text):
 )
 def test_a_damaged_partial_folder_is_refused(partial, call, model, text, damage, words):
     damage(Path(f"{partial}.partial"))
-    result = call("embed", text, "--out", partial, "--model", model, "--resume")
+    result = call("embed", text, "--out", partial, "--model", model, "--resume", *FIRST)
     assert result.code == 1
     assert words in result.err
     assert "Start again with --overwrite." in result.err
@@ -233,6 +240,7 @@ def test_no_room_for_the_file_itself_can_be_mended(call, model, text, tmp_path, 
     assert message.startswith(f"{out}: could not be written (File too large).")
     assert message.endswith(f"{out}.partial keeps the first 16 lines; --resume goes on from there.")
     assert not out.exists()
+    assert not list(Path(f"{out}.partial").glob("made*"))
     limit_file_size(resource.RLIM_INFINITY)
     assert call("embed", text, "--out", out, "--model", model, "--resume").code == 0
     assert out.read_bytes() == whole.read_bytes()
@@ -272,4 +280,4 @@ def test_a_file_in_the_way_of_the_folder(call, model, text):
 
 def test_leftovers_of_an_end_while_the_file_was_made_do_no_harm(partial, call, model, text):
     shutil.copy(text, Path(f"{partial}.partial", "made.npz"))
-    assert call("embed", text, "--out", partial, "--model", model, "--resume").code == 0
+    assert call("embed", text, "--out", partial, "--model", model, "--resume", *FIRST).code == 0

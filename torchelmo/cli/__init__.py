@@ -10,13 +10,17 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from torchelmo.cli import embed, models
+from torchelmo.cli import embed, measure, models, prepare
 from torchelmo.cli.ending import echo, run
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "embed": embed.embed,
     "info": models.info,
     "convert": models.convert,
+    "prepare": prepare.prepare,
+    "perplexity": measure.perplexity,
+    "surprisal": measure.surprisal,
+    "substitutes": measure.substitutes,
 }
 
 

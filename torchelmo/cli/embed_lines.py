@@ -3,8 +3,9 @@
 import contextlib
 import dataclasses
 import os
+import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -21,9 +22,7 @@ from torchelmo.progress import progress
 if TYPE_CHECKING:
     from torchelmo.elmo import Elmo, Layers
 
-# Vectors are computed and committed in chunks that depend on the text alone. A resumed run begins at a chunk,
-# so it makes the same batches, and gives the same numbers to the last bit.
-CHUNK_LINES, CHUNK_CHARACTERS = 2048, 2**20
+COMMIT_SECONDS = 5.0  # no more work than this is lost when a run is killed
 
 LAYERS = ("all", "top", "average")
 
@@ -46,7 +45,7 @@ class Settings:
 def embed_lines(spool: Spool, elmo: "Elmo", input_: str, settings: Settings, n_lines: int | None) -> None:
     """Compute what the spool does not have yet; writing overlaps with computing."""
 
-    def write(item: tuple[str, Array] | None) -> None:
+    def write(item: tuple[str, Array] | None) -> None:  # None: commit
         if item is None:
             spool.commit()
         else:
@@ -54,6 +53,7 @@ def embed_lines(spool: Spool, elmo: "Elmo", input_: str, settings: Settings, n_l
 
     lines = read_lines(input_)
     _skip_known(lines, spool, input_)
+    last = time.monotonic()
     with (
         progress("embed", n_lines, done=spool.n_lines, unit="lines") as advance,
         in_background(write) as put,
@@ -61,8 +61,12 @@ def embed_lines(spool: Spool, elmo: "Elmo", input_: str, settings: Settings, n_l
     ):
         for item in items:
             put(item)
-            if item is not None:
-                advance(1)
+            advance(1)
+            # A carried state is gone when a run ends: without it there is nothing to go on from.
+            if settings.state == "reset" and time.monotonic() - last >= COMMIT_SECONDS:
+                put(None)
+                last = time.monotonic()
+        put(None)
     if not spool.n_lines:
         raise InputError(f"{input_}: expected text, one sentence per line; it is empty.")
 
@@ -71,10 +75,13 @@ def put_together(spool: Spool, out: Path) -> None:
     """The file itself: made inside the spool's folder, and moved to its name when it is whole."""
     spool.close()
     made = spool.folder / f"made{out.suffix}"
-    with explaining(out), progress(f"write {out.name}", spool.n_lines, unit="lines") as advance:
-        FORMATS[out.suffix](spool, made, advance)
-        flush_to_disk(made)
-        os.replace(made, out)
+    try:
+        with explaining(out), progress(f"write {out.name}", spool.n_lines, unit="lines") as advance:
+            FORMATS[out.suffix](spool, made, advance)
+            flush_to_disk(made)
+            os.replace(made, out)
+    finally:
+        made.unlink(missing_ok=True)  # half a file is of no use, and the disk may be full
     spool.remove()
 
 
@@ -87,42 +94,26 @@ def check_size(out: Path, n_lines: int) -> None:
         )
 
 
-def _vectors(elmo: "Elmo", lines: Iterator[str], settings: Settings) -> Generator[tuple[str, Array] | None, None, None]:
-    """Each line with its array, and None at the end of every chunk."""
+def _vectors(elmo: "Elmo", lines: Iterator[str], settings: Settings) -> Generator[tuple[str, Array], None, None]:
+    """Each line with its array."""
     waiting: deque[str] = deque()  # lines that were read, whose vectors are not there yet
-    layers: Layers = settings.layers if settings.layers in LAYERS else int(settings.layers)  # type: ignore[assignment]
 
-    def sentences(chunk: Iterable[str]) -> Iterator[list[str] | str]:
-        for text in chunk:
+    def sentences() -> Iterator[list[str] | str]:
+        for text in lines:
             waiting.append(text)
             yield text if settings.tokenize else text.split()
 
-    # A carried state runs through the whole text: one chunk, which is why it cannot be resumed.
-    for chunk in [lines] if settings.state == "carry" else _chunks(lines):
-        arrays = elmo.stream(
-            sentences(chunk),
-            layers,
-            batch_tokens=settings.batch_tokens,
-            precision=settings.precision,
-            state=settings.state,
-            lang=settings.tokenize or "en",
-        )
-        for array in arrays:
-            yield waiting.popleft(), array
-        yield None
-
-
-def _chunks(lines: Iterator[str]) -> Iterator[list[str]]:
-    chunk: list[str] = []
-    n_characters = 0
-    for line in lines:
-        chunk.append(line)
-        n_characters += len(line)
-        if len(chunk) >= CHUNK_LINES or n_characters >= CHUNK_CHARACTERS:
-            yield chunk
-            chunk, n_characters = [], 0
-    if chunk:
-        yield chunk
+    layers: Layers = settings.layers if settings.layers in LAYERS else int(settings.layers)  # type: ignore[assignment]
+    arrays = elmo.stream(
+        sentences(),
+        layers,
+        batch_tokens=settings.batch_tokens,
+        precision=settings.precision,
+        state=settings.state,
+        lang=settings.tokenize or "en",
+    )
+    for array in arrays:
+        yield waiting.popleft(), array
 
 
 def _pooled(array: Array, pool: str | None) -> Array:

@@ -1,4 +1,4 @@
-"""The three files that `embed` can write, each from a finished spool and in bounded memory."""
+"""The three files that `embed` can write, each from a finished spool, line by line."""
 
 import json
 import logging
@@ -54,18 +54,20 @@ def write_npz(spool: Spool, path: Path, advance: Advance) -> None:
 
 def write_safetensors(spool: Spool, path: Path, advance: Advance) -> None:
     """Keys are line numbers. The data is that of the spool as it is; only the header is new."""
-    name = {"float32": "F32", "float16": "F16"}[spool.dtype.name]
-    entries, end = [], 0
-    for number, line in enumerate(spool.lines()):
-        begin, end = end, end + int(np.prod(line.shape)) * spool.dtype.itemsize
-        entry = {"dtype": name, "shape": line.shape, "data_offsets": [begin, end]}
-        entries.append(f'"{number}":{json.dumps(entry, separators=(",", ":"))}')
-        advance(1)
-    header = ("{" + ",".join(entries) + "}").encode()
-    header += b" " * (-len(header) % 8)  # the data begins at a multiple of eight
+    dtype = {"float32": "F32", "float16": "F16"}[spool.dtype.name]
+    end = 0
     with open(path, "wb") as target, open(spool.vectors, "rb") as source:
-        target.write(struct.pack("<Q", len(header)) + header)
+        target.write(bytes(8) + b"{")  # the length of the header goes here when it is known
+        for number, line in enumerate(spool.lines()):
+            begin, end = end, end + int(np.prod(line.shape)) * spool.dtype.itemsize
+            entry = {"dtype": dtype, "shape": line.shape, "data_offsets": [begin, end]}
+            target.write(f'{"," if number else ""}"{number}":{json.dumps(entry)}'.encode())
+            advance(1)
+        target.write(b"}" + b" " * (-(target.tell() + 1) % 8))  # the data begins at a multiple of eight
+        length = target.tell() - 8
         shutil.copyfileobj(source, target, 2**20)
+        target.seek(0)
+        target.write(struct.pack("<Q", length))
 
 
 FORMATS: dict[str, Write] = {
