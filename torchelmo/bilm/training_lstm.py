@@ -45,10 +45,11 @@ class _Saved(NamedTuple):
 
     x: Tensor  # (steps, batch, input_dim)
     gates: Tensor  # (steps, batch, 4 · cell_dim): σ(i), tanh(j), σ(f), σ(o)
-    cells: Tensor  # (steps, batch, cell_dim), before clipping
-    first_cell: Tensor  # (batch, cell_dim)
-    tanh_cells: Tensor  # (steps, batch, cell_dim), of the clipped cells
-    projected: Tensor  # (steps, batch, projection_dim), before clipping
+    unclipped: Tensor  # (steps, batch, cell_dim): the cells before clipping
+    cells: Tensor  # (1 + steps, batch, cell_dim): the state before the window, then the cells
+    tanh_cells: Tensor  # (steps, batch, cell_dim)
+    squashed: Tensor  # (steps, batch, cell_dim): σ(o) ⊙ tanh(c), which is projected
+    projected: Tensor  # (steps, batch, projection_dim): the outputs before clipping
     hidden: Tensor  # (1 + steps, batch, projection_dim): the state before the window, then the outputs
     input_weight: Tensor
     state_weight: Tensor
@@ -65,7 +66,7 @@ class _Layer(torch.autograd.Function):
         ctx.clips = clips
         ctx.save_for_backward(*(tensor for saved in results for tensor in saved))
         hidden = [saved.hidden[-1].clone() for saved in results]
-        cells = [_clip(saved.cells[-1].clone(), clip.cell) for saved, clip in zip(results, clips)]
+        cells = [saved.cells[-1].clone() for saved in results]
         ctx.mark_non_differentiable(*hidden, *cells)
         return (*(saved.hidden[1:] for saved in results), *hidden, *cells)
 
@@ -95,11 +96,10 @@ def _forward(
     start = bias.clone()
     start[2 * cell_dim : 3 * cell_dim] += FORGET_BIAS
     gates = torch.addmm(start, x.flatten(0, 1), input_weight).view(steps, batch, 4 * cell_dim)
-    cells, tanh_cells = x.new_empty(2, steps, batch, cell_dim)
-    outputs = x.new_empty(1 + steps, batch, dim)
+    unclipped, tanh_cells, squashed = x.new_empty(3, steps, batch, cell_dim)
     projected = x.new_empty(steps, batch, dim)
-    outputs[0] = hidden
-    clipped, m = cell.clone(), torch.empty_like(cell)
+    cells, outputs = x.new_empty(1 + steps, batch, cell_dim), x.new_empty(1 + steps, batch, dim)
+    cells[0], outputs[0] = cell, hidden
     for t in range(steps):
         gate = gates[t].addmm_(outputs[t], state_weight)
         i, j, f, o = gate.chunk(4, dim=1)
@@ -107,55 +107,58 @@ def _forward(
         j.mul_(2.0)
         gate.sigmoid_()
         j.mul_(2.0).sub_(1.0)
-        torch.mul(f, clipped, out=cells[t]).addcmul_(i, j)
-        clipped.copy_(cells[t])
-        _clip(clipped, clips.cell)
-        tanh = torch.mul(clipped, 2.0, out=tanh_cells[t]).sigmoid_().mul_(2.0).sub_(1.0)
-        torch.mm(torch.mul(o, tanh, out=m), projection, out=projected[t])
-        outputs[t + 1] = projected[t]
-        _clip(outputs[t + 1], clips.projection)
-    return _Saved(x, gates, cells, cell, tanh_cells, projected, outputs, input_weight, state_weight, projection)
+        torch.mul(f, cells[t], out=unclipped[t]).addcmul_(i, j)
+        _clip(unclipped[t], clips.cell, out=cells[t + 1])
+        torch.mul(cells[t + 1], 2.0, out=tanh_cells[t]).sigmoid_().mul_(2.0).sub_(1.0)
+        torch.mul(o, tanh_cells[t], out=squashed[t])
+        torch.mm(squashed[t], projection, out=projected[t])
+        _clip(projected[t], clips.projection, out=outputs[t + 1])
+    made = x, gates, unclipped, cells, tanh_cells, squashed, projected, outputs
+    return _Saved(*made, input_weight, state_weight, projection)
 
 
 def _backward(clips: Clips, saved: _Saved, gradient: Tensor) -> tuple[Tensor, ...]:
-    d_outputs = gradient.contiguous().clone()
-    d_gates, d_step = torch.empty_like(saved.gates), torch.empty_like(saved.first_cell)
-    d_cell = torch.zeros_like(saved.first_cell)
-    d_hidden = torch.zeros_like(saved.hidden[0])
-    before, m = torch.empty_like(d_step), torch.empty_like(saved.cells)
+    """The gradients of all arguments of `_forward` but the first."""
+    d_outputs = gradient.clone(memory_format=torch.contiguous_format)
+    d_gates = torch.empty_like(saved.gates)
+    d_bias = d_gates.new_zeros(d_gates.shape[-1])
+    d_hidden, d_cell = torch.zeros_like(saved.hidden[0]), torch.zeros_like(saved.cells[0])
+    part, other = torch.empty_like(d_cell), torch.empty_like(d_cell)
     for t in reversed(range(len(d_outputs))):
         i, j, f, o = saved.gates[t].chunk(4, dim=1)
         d_i, d_j, d_f, d_o = d_gates[t].chunk(4, dim=1)
+        tanh = saved.tanh_cells[t]
         d_projected = _clip_backward(d_outputs[t].add_(d_hidden), saved.projected[t], clips.projection)
-        torch.mul(o, saved.tanh_cells[t], out=m[t])
-        torch.mm(d_projected, saved.projection.T, out=d_step)
-        torch.ops.aten.sigmoid_backward(d_step * saved.tanh_cells[t], o, grad_input=d_o)
-        d_step.mul_(o)
-        d_cell.add_(torch.ops.aten.tanh_backward(d_step, saved.tanh_cells[t], grad_input=d_step))
-        _clip_backward(d_cell, saved.cells[t], clips.cell)
-        torch.ops.aten.sigmoid_backward(torch.mul(d_cell, j, out=d_step), i, grad_input=d_i)
-        torch.ops.aten.tanh_backward(torch.mul(d_cell, i, out=d_step), j, grad_input=d_j)
-        before.copy_(saved.cells[t - 1] if t else saved.first_cell)
-        if t:
-            _clip(before, clips.cell)
-        torch.ops.aten.sigmoid_backward(torch.mul(d_cell, before, out=d_step), f, grad_input=d_f)
+        torch.mm(d_projected, saved.projection.T, out=part)
+        _sigmoid_backward(torch.mul(part, tanh, out=other), o, out=d_o)
+        d_cell.add_(_tanh_backward(part.mul_(o), tanh, out=part))
+        _clip_backward(d_cell, saved.unclipped[t], clips.cell)
+        _sigmoid_backward(torch.mul(d_cell, j, out=part), i, out=d_i)
+        _tanh_backward(torch.mul(d_cell, i, out=part), j, out=d_j)
+        _sigmoid_backward(torch.mul(d_cell, saved.cells[t], out=part), f, out=d_f)
         d_cell.mul_(f)
+        d_bias.add_(d_gates[t].sum(dim=0))
         torch.mm(d_gates[t], saved.state_weight.T, out=d_hidden)
     flat = d_gates.flatten(0, 1)
+    both = torch.cat([saved.x, saved.hidden[:-1]], dim=2).flatten(0, 1)  # what the gates were made of
+    d_input_weight, d_state_weight = torch.mm(both.T, flat).split([saved.x.shape[2], saved.hidden.shape[2]])
+    d_projection = torch.mm(saved.squashed.flatten(0, 1).T, d_outputs.flatten(0, 1))
     d_x = torch.mm(flat, saved.input_weight.T).view_as(saved.x)
-    return (
-        d_x,
-        d_hidden,
-        d_cell,
-        saved.x.flatten(0, 1).T @ flat,
-        saved.hidden[:-1].flatten(0, 1).T @ flat,
-        flat.sum(dim=0),
-        m.flatten(0, 1).T @ d_outputs.flatten(0, 1),
-    )
+    return d_x, d_hidden, d_cell, d_input_weight, d_state_weight, d_bias, d_projection
 
 
-def _clip(x: Tensor, limit: float | None) -> Tensor:
-    return x if limit is None else x.clamp_(-limit, limit)
+def _sigmoid_backward(gradient: Tensor, y: Tensor, *, out: Tensor) -> Tensor:
+    result: Tensor = torch.ops.aten.sigmoid_backward(gradient, y, grad_input=out)
+    return result
+
+
+def _tanh_backward(gradient: Tensor, y: Tensor, *, out: Tensor) -> Tensor:
+    result: Tensor = torch.ops.aten.tanh_backward(gradient, y, grad_input=out)
+    return result
+
+
+def _clip(x: Tensor, limit: float | None, *, out: Tensor) -> Tensor:
+    return out.copy_(x) if limit is None else torch.clamp(x, -limit, limit, out=out)
 
 
 def _clip_backward(gradient: Tensor, x: Tensor, limit: float | None) -> Tensor:
