@@ -70,14 +70,19 @@ def read_lines(path: str | Path) -> Iterator[str]:
     """The lines of a UTF-8 text file without their line ends. Only "\\n" and "\\r\\n" end a line."""
     with open_bytes(path) as stream:
         for number, line in enumerate(stream, 1):
-            try:
-                text = line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise InputError(
-                    f"{path}: line {number}: expected UTF-8, found the byte 0x{line[error.start]:02x} at "
-                    f"column {error.start + 1}. Convert the file first, for example with iconv -t UTF-8."
-                ) from error
-            yield text.removesuffix("\n").removesuffix("\r").removeprefix("\ufeff" if number == 1 else "")
+            yield decode_line(line, path, number)
+
+
+def decode_line(line: bytes, path: str | Path, number: int) -> str:
+    """Line `number` of a file, counted from 1, without its end; the first one without a byte order mark."""
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: line {number}: expected UTF-8, found the byte 0x{line[error.start]:02x} at "
+            f"column {error.start + 1}. Convert the file first, for example with iconv -t UTF-8."
+        ) from error
+    return text.removesuffix("\n").removesuffix("\r").removeprefix("\ufeff" if number == 1 else "")
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ as <UNK>, so a figure means something only beside its OOV rate and its vocabular
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from torchelmo.bilm.model import BiLM
@@ -50,6 +50,20 @@ def perplexity(
     each = {direction: _exp(loss / (n_tokens + n_sentences)) for direction, loss in losses.items()}
     average = sum(each.values()) / len(each)
     return Perplexity(each.get("forward"), each.get("backward"), average, n_tokens, n_sentences, 1 - n_known / n_tokens)
+
+
+def combine(results: Sequence[Perplexity]) -> Perplexity:
+    """Of several texts together, as if they had been measured as one."""
+    tokens, sentences = (sum(getattr(one, name) for one in results) for name in ("n_tokens", "n_sentences"))
+    each = {}
+    for direction in ("forward", "backward"):
+        values = [getattr(one, direction) for one in results]
+        if None not in values:
+            losses = (math.log(value) * (one.n_tokens + one.n_sentences) for value, one in zip(values, results))
+            each[direction] = _exp(sum(losses) / (tokens + sentences))
+    unknown = sum(one.oov_rate * one.n_tokens for one in results)
+    average = sum(each.values()) / len(each)
+    return Perplexity(each.get("forward"), each.get("backward"), average, tokens, sentences, unknown / tokens)
 
 
 def _exp(loss: float) -> float:

@@ -4,19 +4,20 @@ card.json  vocab.txt  types.txt  counts.npy  characters.npy  {train,heldout}.{to
 """
 
 import json
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from torchelmo.errors import ConfigError, InputError, OutputError
+from torchelmo.errors import ConfigError, InputError
 from torchelmo.files import flush_to_disk, writing
 from torchelmo.text.characters import CharacterEncoder
-from torchelmo.text.vocabulary import BEGIN, END, UNKNOWN
+from torchelmo.text.vocabulary import BEGIN, END, UNKNOWN, Vocabulary
 from torchelmo.train.corpus import BEGIN_ID, END_ID, FORMAT, UNKNOWN_ID, Corpus, Part
+
+Card: TypeAlias = dict[str, Any]
 
 MARKS = (BEGIN, END, UNKNOWN)
 _PIECE = 1 << 20  # numbers that are renumbered at once
@@ -52,29 +53,29 @@ class CorpusWriter:
         )
         self._parts[part].add(number[ids], lengths, len(numbers))
 
-    def finish(self, *, vocab_size: int, max_characters: int, card: Mapping[str, Any]) -> dict[str, Any]:
-        """Write all files, card.json last; returns what it holds."""
-        if vocab_size <= len(MARKS):
-            raise ConfigError(
-                f"vocab_size must be more than {len(MARKS)}, the number of marks; got {vocab_size}."
-            )
+    def finish(self, vocabulary: int | Vocabulary, *, max_characters: int, card: Mapping[str, Any]) -> Card:
+        """Write all files, card.json last, and return what it holds.
+
+        `vocabulary` is how many words the softmax may have, the marks among them; or the words themselves.
+        """
         train, heldout = self._parts["train"], self._parts["heldout"]
         if not train.n_sentences:
             raise InputError(
                 "Expected text to train on, found no token in the training part. "
                 "Check the files; a small text may need a smaller --heldout."
             )
+        first = self._first_words(vocabulary)
         words = list(self._numbers)
         counts = np.zeros(len(words), dtype=np.int64)
         counts[: len(train.counts)] = train.counts[: len(words)]
+        rest = sorted(set(range(len(words))) - set(first), key=lambda i: (-counts[i], words[i]))
         # Python's order of strings, by code point, is the same everywhere.
-        order = np.array(
-            [*range(len(MARKS)), *sorted(range(len(MARKS), len(words)), key=lambda i: (-counts[i], words[i]))]
-        )
+        order = np.array([*first, *rest])
         rank = np.empty(len(words), dtype=np.uint32)
         rank[order] = np.arange(len(words), dtype=np.uint32)
         counts, types = counts[order], [words[i] for i in order]
-        size = min(vocab_size, int(np.count_nonzero(counts[len(MARKS) :])) + len(MARKS))
+        seen = len(first) + int(np.count_nonzero(counts[len(first) :]))
+        size = min(vocabulary, seen) if isinstance(vocabulary, int) else len(first)
         counts[[BEGIN_ID, END_ID]] += train.n_sentences
         _write_text(self.folder / "types.txt", types)
         _write_text(self.folder / "vocab.txt", types[:size])
@@ -89,17 +90,24 @@ class CorpusWriter:
         parts = {part: spill.finish(rank, size) for part, spill in self._parts.items() if spill.n_sentences}
         if not heldout.n_sentences:
             heldout.discard()
-        settings = {**card.get("settings", {}), "vocab_size": vocab_size, "max_characters": max_characters}
-        whole = {
-            "format": FORMAT,
-            "types": len(types),
-            "vocabulary": size,
-            "parts": parts,
-            **card,
-            "settings": settings,
-        }
+        numbers = {"format": FORMAT, "types": len(types), "vocabulary": size, "parts": parts}
+        asked = {"vocab_size": vocabulary if isinstance(vocabulary, int) else None, "max_characters": max_characters}
+        whole = {**numbers, **card, "settings": {**asked, **card.get("settings", {})}}
         _write_text(self.folder / "card.json", [json.dumps(whole, indent=2, ensure_ascii=False)])
         return whole
+
+    def _first_words(self, vocabulary: int | Vocabulary) -> list[int]:
+        """The provisional ids of the types that come first whatever their frequency."""
+        if isinstance(vocabulary, int):
+            if vocabulary <= len(MARKS):
+                raise ConfigError(f"vocab_size must be more than {len(MARKS)}, the number of marks; got {vocabulary}.")
+            return list(range(len(MARKS)))
+        if tuple(vocabulary.words[: len(MARKS)]) != MARKS:
+            raise InputError(
+                f"Vocabulary: expected {', '.join(MARKS)} as the first three words, "
+                f"found {', '.join(vocabulary.words[: len(MARKS)])}. Put them first."
+            )
+        return [self._numbers.setdefault(word, len(self._numbers)) for word in vocabulary]
 
     def __enter__(self) -> "CorpusWriter":
         return self
@@ -115,15 +123,19 @@ def write_corpus(
     heldout: Iterable[Sequence[str]] = (),
     *,
     vocab_size: int = 50_000,
+    vocabulary: Vocabulary | None = None,
     max_characters: int = 50,
 ) -> Corpus:
-    """A corpus folder from sentences that are lists of tokens already; returns its training part."""
+    """A corpus folder from sentences that are lists of tokens already; returns its training part.
+
+    `vocabulary` takes the place of the `vocab_size` most frequent types.
+    """
     with writing(folder) as temporary, CorpusWriter(temporary) as writer:
         sentences: dict[Part, Iterable[Sequence[str]]] = {"train": train, "heldout": heldout}
         for part, texts in sentences.items():
             for sentence in filter(None, texts):
                 writer.add(part, sentence, np.arange(len(sentence)), np.array([len(sentence)]))
-        writer.finish(vocab_size=vocab_size, max_characters=max_characters, card={"tokenizer": "none"})
+        writer.finish(vocabulary or vocab_size, max_characters=max_characters, card={"tokenizer": "none"})
     return Corpus(folder)
 
 
@@ -139,9 +151,7 @@ class _Spill:
 
     def add(self, ids: npt.NDArray[np.uint32], lengths: npt.NDArray[np.integer[Any]], n_types: int) -> None:
         if n_types > len(self.counts):
-            self.counts = np.concatenate(
-                [self.counts, np.zeros(2 * n_types - len(self.counts), dtype=np.int64)]
-            )
+            self.counts = np.concatenate([self.counts, np.zeros(2 * n_types - len(self.counts), dtype=np.int64)])
         distinct, times = np.unique(ids, return_counts=True)
         self.counts[distinct] += times
         self._ids.write(ids.astype(np.uint32, copy=False).tobytes())
@@ -187,23 +197,6 @@ class _Spill:
         self.close()
         for file in (self._ids, self._lengths):
             Path(file.name).unlink()
-
-
-def replace_folder(folder: Path, *, overwrite: bool) -> None:
-    """Make sure before the work that `folder` can be written, and after it that an earlier result is gone."""
-    if folder.is_dir() and not any(folder.iterdir()):
-        return
-    if folder.exists() and not overwrite:
-        raise OutputError(
-            f"{folder}: expected a new or empty folder, found something there. "
-            "Choose another --out, or say --overwrite to replace prepared text."
-        )
-    if folder.exists() and not (folder / "card.json").is_file():
-        raise OutputError(
-            f"{folder}: only prepared text is overwritten, and this has no card.json. Choose another --out."
-        )
-    if folder.exists():
-        shutil.rmtree(folder)
 
 
 def _pieces(file: IO[bytes]) -> Iterator[npt.NDArray[np.uint32]]:
