@@ -13,8 +13,10 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
+from official_files import WORDS, random_official
 from safetensors.numpy import load_file
 
+import torchelmo
 from torchelmo import Elmo
 from torchelmo.cli import outputs
 
@@ -140,6 +142,14 @@ def test_carried_state_runs_through_the_text(call, model, text, tmp_path, tiny_b
     assert_equal(read(out), expected)
     reset = Elmo(tiny_bilm).embed(TOKENS)
     assert np.abs(expected[1] - reset[1]).max() > 1e-4
+
+
+def test_a_model_that_reads_words(call, text, tmp_path):
+    folder, out = tmp_path / "words", tmp_path / "out.npz"
+    random_official(words=len(WORDS)).write(folder)
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    assert call("embed", text, "--out", out, "--model", folder).code == 0
+    assert_equal(read(out), Elmo(torchelmo.load(folder)).embed(TOKENS))
 
 
 def test_the_folder_of_the_output_is_made(call, model, text, tmp_path):
