@@ -138,6 +138,7 @@ def test_encode(bilm):
     assert ids.shape == (3, 4, bilm.config.max_characters)
     assert ids.dtype == torch.int64
     assert torch.equal(elmo.encode(tuple(map(tuple, SENTENCES))), ids)
+    assert torch.equal(elmo.encode(iter(SENTENCES)), ids)
     assert torch.equal(elmo.encode([np.array(tokens) for tokens in SENTENCES]), ids)
 
 
@@ -187,6 +188,7 @@ def test_state_dicts(bilm):
         ([["a"], [b"b"]], r"Sentence 1, token 0: expected a string, got b'b'"),
         ([[None]], r"Sentence 0, token 0: expected a string, got None"),
         ([[["a"]]], r"Sentence 0, token 0: expected a string, got \['a'\]"),
+        (None, r"encode: expected a list of sentences, got None"),
         ([None], r"Sentence 0: expected a list of tokens, got None"),
         ([7], r"Sentence 0: expected a list of tokens, got 7"),
         ([b"ab"], r"Sentence 0: expected a list of tokens, got b'ab'"),

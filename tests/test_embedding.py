@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -65,6 +66,7 @@ def test_every_choice_of_layers(elmo):
         1: [array[1] for array in layers],
         2: [array[2] for array in layers],
         -1: [array[2] for array in layers],
+        np.int64(1): [array[1] for array in layers],
     }
     for choice, arrays in expected.items():
         found = elmo.embed(SENTENCES, layers=choice)
@@ -200,10 +202,12 @@ def test_small_chunks_of_words(elmo, monkeypatch):
     assert_close(Elmo(copy.deepcopy(elmo.bilm)).embed(SENTENCES), expected)
 
 
-def test_a_double_model(elmo):
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-5), (torch.float16, 0.05), (torch.bfloat16, 0.2)])
+def test_models_of_other_precisions(dtype, tolerance, elmo):
     expected = elmo.embed(SENTENCES)
-    elmo.double()
-    assert_close(elmo.embed(SENTENCES), expected, 1e-5)
+    arrays = elmo.to(dtype).embed(SENTENCES)
+    assert_close(arrays, expected, tolerance)
+    assert all(array.dtype == np.float32 for array in arrays)
 
 
 def test_a_very_long_sentence(elmo):
@@ -230,6 +234,14 @@ def test_results_are_independent_arrays(elmo):
     one[:] = 0.0
     assert two.any()
     assert elmo.embed([["a", "bow"]])[0].any()
+
+
+def test_several_threads_at_once(tiny_bilm):
+    elmo = Elmo(copy.deepcopy(tiny_bilm), cache=4)
+    expected = elmo.embed(SENTENCES)
+    with ThreadPoolExecutor(4) as pool:
+        for arrays in pool.map(lambda _: elmo.embed(SENTENCES, batch_tokens=5), range(24)):
+            assert_close(arrays, expected)
 
 
 def test_progress_is_told(elmo):
@@ -260,6 +272,7 @@ def test_modes_are_left_alone(elmo):
         ({"layers": 3}, r"an index from 0 to 2, got 3"),
         ({"layers": -4}, r"an index from 0 to 2, got -4"),
         ({"layers": 1.0}, r"an index from 0 to 2, got 1.0"),
+        ({"layers": True}, r"an index from 0 to 2, got True"),
         ({"layers": None}, r"an index from 0 to 2, got None"),
         ({"batch_tokens": 0}, r"batch_tokens: expected at least 1, got 0"),
         ({"precision": "float64"}, r"precision: expected 'float32' or 'float16', got 'float64'"),

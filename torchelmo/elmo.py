@@ -64,8 +64,11 @@ class Elmo(nn.Module):
         """Width of every vector: twice the projection, for two directions."""
         return self.bilm.config.dim
 
-    def encode(self, sentences: Sequence[Sequence[str]]) -> Tensor:
+    def encode(self, sentences: Iterable[Sequence[str]]) -> Tensor:
         """Lists of tokens -> the ids that `forward` takes, 0 at padded positions."""
+        if not isinstance(sentences, Iterable):
+            raise InputError(f"encode: expected a list of sentences, got {sentences!r}.")
+        sentences = list(sentences)
         for i, sentence in enumerate(sentences):
             check_tokens(sentence, i)
         device = next(self.bilm.parameters()).device

@@ -43,7 +43,8 @@ class Embedding:
     def __post_init__(self) -> None:
         n_layers = self.bilm.config.n_layers + 1
         named = self.layers in ("all", "top", "average", "mix")
-        if not named and not (isinstance(self.layers, int) and -n_layers <= self.layers < n_layers):
+        index = isinstance(self.layers, (int, np.integer)) and not isinstance(self.layers, bool)
+        if not named and not (index and -n_layers <= self.layers < n_layers):  # type: ignore[operator]
             raise ConfigError(
                 f"layers: expected 'all', 'top', 'average', 'mix' or an index from 0 to {n_layers - 1}, "
                 f"got {self.layers!r}."
@@ -113,7 +114,7 @@ class Embedding:
         else:
             chosen = self._choose(layers)
         ends = np.cumsum(lengths)
-        array = chosen.cpu().numpy()
+        array = chosen.to("cpu", torch.float32).numpy()
         # Copies, not views: a kept sentence should not keep its whole batch in memory.
         return [array[..., end - n + 1 : end - 1, :].copy() for n, end in zip(lengths, ends, strict=True)], state
 

@@ -28,6 +28,9 @@ from torchelmo.errors import ConfigError
         ({"char_projection": False}, r"needs as many filters as projection_dim = 512, got 2048"),
         ({"n_words": 5}, r"n_words = 5 belongs to input = 'words', not to characters"),
         ({"input": "words"}, r"input = 'words' needs n_words, the number of words in the vocabulary"),
+        ({"softmax_words": 9, "softmax_cutoffs": (5, 2)}, r"softmax_cutoffs must be positive and rise, got \[5, 2\]"),
+        ({"softmax_words": 9, "softmax_cutoffs": (0, 2)}, r"softmax_cutoffs must be positive and rise, got \[0, 2\]"),
+        ({"softmax_cutoffs": (2,)}, r"softmax_cutoffs needs softmax_words, and cannot be joined with tied_softmax"),
         ({"tied_softmax": True}, r"tied_softmax needs input = 'words' and softmax_words = n_words"),
         (
             {"input": "words", "n_words": 5, "softmax_words": 4, "tied_softmax": True},

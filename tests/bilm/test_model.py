@@ -9,7 +9,7 @@ from official_files import WORDS, random_official
 
 from torchelmo import BiLM, BiLMConfig, Elmo
 from torchelmo.bilm.model import BiLMState
-from torchelmo.errors import InputError
+from torchelmo.errors import ConfigError, InputError
 from torchelmo.text.vocabulary import Vocabulary
 
 SENTENCES = [["I", "took", "a", "bow"], ["bow"]]
@@ -88,6 +88,38 @@ def test_two_threads(tiny_bilm, ids, path):
 def test_wrong_ids(change, words, tiny_bilm, ids):
     with pytest.raises(InputError, match=words):
         tiny_bilm(change(ids))
+
+
+def test_ids_that_are_no_tensor(tiny_bilm, ids):
+    with pytest.raises(InputError, match=r"expected a tensor of shape \(batch, tokens, 12\), got ndarray"):
+        tiny_bilm(ids.numpy())
+
+
+def test_an_unknown_path(tiny_bilm, ids):
+    with pytest.raises(ConfigError, match=r"path: expected one of 'auto', 'plain', 'packed', got 'fast'"):
+        tiny_bilm(ids, path="fast")
+
+
+def test_a_state_that_is_none(tiny_bilm, ids, path):
+    with pytest.raises(InputError, match=r"expected the state of an earlier output, a BiLMState, got tuple"):
+        tiny_bilm(ids, tuple(tiny_bilm.zero_state(2)), path=path)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_other_precisions(dtype, tiny_bilm, ids, path):
+    with torch.no_grad():
+        expected = tiny_bilm(ids, path=path).layers
+        out = copy.deepcopy(tiny_bilm).to(dtype)(ids, path=path)
+    assert out.layers.dtype == dtype
+    torch.testing.assert_close(out.layers.float(), expected, rtol=0, atol=0.2)
+
+
+def test_autocast(tiny_bilm, ids, path):
+    with torch.no_grad():
+        expected = tiny_bilm(ids, path=path).layers
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = tiny_bilm(ids, path=path)
+    torch.testing.assert_close(out.layers.float(), expected, rtol=0, atol=2e-6 if path == "packed" else 0.2)
 
 
 def test_wrong_word_ids(load_random):

@@ -55,14 +55,14 @@ def oracle_of(official: Official, direction: str = "both") -> Oracle:
     )
 
 
-def assert_agree(bilm: BiLM, oracle: Oracle, *, path: str, wild: bool = False, rounds: int = 2) -> None:
-    """In float64 and float32, over several batches with carried state.
+def assert_agree(bilm: BiLM, oracle: Oracle, *, path: str, wild: bool = False) -> None:
+    """In float64, over two batches with carried state, and in float32.
 
     A model with large weights (`wild`) blows up the rounding errors from step to step.
     """
-    for model, tolerance in (
-        (copy.deepcopy(bilm).double(), 1e-9 if wild else 1e-11),
-        (bilm, 1e-3 if wild else 1e-5),
+    for model, tolerance, rounds in (
+        (copy.deepcopy(bilm).double(), 1e-9 if wild else 1e-11, 2),
+        (bilm, 1e-3 if wild else 1e-5, 1),
     ):
         state, states = None, [None] * len(SENTENCES)
         for shift in range(rounds):
@@ -122,7 +122,7 @@ def test_one_direction(direction, words, path, load_random):
 
 def test_many_random_shapes(path, load_random):
     rng = np.random.default_rng(5)
-    for seed in range(12):
+    for seed in range(8):
         projection_dim = int(rng.integers(1, 7))
         official = random_official(
             seed,

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import torchelmo
 from torchelmo import BiLM, BiLMConfig
+from torchelmo.bilm import weights
 from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, TorchelmoError, WeightsError
 from torchelmo.text.vocabulary import Vocabulary
 
@@ -23,6 +24,7 @@ KINDS = {
     "no clips": {**SHAPE, "cell_clip": None, "projection_clip": None},
     "more characters": {**SHAPE, "n_characters": 300},
     "softmax": {**SHAPE, "softmax_words": len(WORDS)},
+    "adaptive softmax": {**SHAPE, "softmax_words": len(WORDS), "softmax_cutoffs": (3, 5)},
     "words": WORD_INPUT,
     "words with softmax": {**WORD_INPUT, "softmax_words": len(WORDS)},
     "words with tied softmax": {**WORD_INPUT, "softmax_words": len(WORDS), "tied_softmax": True},
@@ -201,6 +203,17 @@ def test_a_file_instead_of_a_folder(bilm, tmp_path):
 def test_no_such_folder_or_model(name):
     with pytest.raises(MissingFileError, match=rf"{name}: expected a model folder, or the name of a model inside"):
         torchelmo.load(name)
+
+
+def test_a_model_inside_the_package(bilm, tmp_path, monkeypatch):
+    monkeypatch.setattr(weights, "PRETRAINED", tmp_path)
+    with pytest.raises(MissingFileError, match=r"inside the package \(this version has none\)"):
+        torchelmo.load()
+    bilm.save(tmp_path / "english-small")
+    assert_same(bilm, torchelmo.load())
+    assert_same(bilm, torchelmo.load("english-small"))
+    with pytest.raises(MissingFileError, match=r"english-large: .* inside the package \(english-small\)"):
+        torchelmo.load("english-large")
 
 
 # Damaged or contradictory folders

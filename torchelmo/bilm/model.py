@@ -3,6 +3,7 @@
 h_0 = [x ; x]        h_j = [→h_j ; ←h_j]        →h_j = LSTM_j(→h_{j−1}) (+ →h_{j−1} where j > 1)
 """
 
+import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -18,7 +19,7 @@ from torchelmo.bilm.packed import PackedBiLM
 from torchelmo.bilm.products import Precision
 from torchelmo.bilm.softmax import AdaptiveSoftmax, Softmax
 from torchelmo.bilm.unique import unique_rows
-from torchelmo.errors import InputError
+from torchelmo.errors import ConfigError, InputError
 from torchelmo.text.characters import CharacterEncoder
 from torchelmo.text.vocabulary import BEGIN, END, Vocabulary
 
@@ -86,6 +87,8 @@ class BiLM(nn.Module):
         config = self.config
         characters = config.input == "characters"
         expected = f"(batch, tokens, {config.max_characters})" if characters else "(batch, tokens)"
+        if not isinstance(ids, Tensor):
+            raise InputError(f"BiLM: expected a tensor of shape {expected}, got {type(ids).__name__}.")
         if ids.dim() != (3 if characters else 2) or (characters and ids.shape[-1] != config.max_characters):
             raise InputError(f"BiLM: expected ids of shape {expected}, got {tuple(ids.shape)}.")
         if ids.dtype not in (torch.int64, torch.int32):
@@ -165,7 +168,8 @@ class BiLM(nn.Module):
         (n_tokens, projection_dim), sentence after sentence -> (n_layers + 1, n_tokens, dim) in the same order.
         """
         before = self.zero_state(len(lengths)) if state is None else state
-        layers, hidden, cell = self._packed_lstms(precision).run(x.detach(), lengths, *before)
+        with torch.autocast(x.device.type, enabled=False):  # the fast paths choose their precision themselves
+            layers, hidden, cell = self._packed_lstms(precision).run(x.detach(), lengths, *before)
         return layers, BiLMState(hidden, cell)
 
     def encode_words(self, ids: Tensor, *, precision: Precision = "float32") -> Tensor:
@@ -173,7 +177,8 @@ class BiLM(nn.Module):
         if isinstance(self.encoder, WordEmbedding):
             vectors: Tensor = self.encoder(ids)
             return vectors.detach()
-        return self._fast_encoder(precision)(ids)
+        with torch.autocast(ids.device.type, enabled=False):
+            return self._fast_encoder(precision)(ids)
 
     def _fast_encoder(self, precision: Precision) -> FastEncoder:
         encoder = self.encoder
@@ -205,6 +210,9 @@ class BiLM(nn.Module):
 
     def _choose(self, path: ExecutionPath, tensors: Iterable[Tensor]) -> ExecutionPath:
         """ "auto" is the packed path, unless gradients are to flow to one of the tensors."""
+        known = typing.get_args(ExecutionPath)
+        if path not in known:
+            raise ConfigError(f"path: expected one of {', '.join(map(repr, known))}, got {path!r}.")
         if path != "auto":
             return path
         return "plain" if torch.is_grad_enabled() and any(t.requires_grad for t in tensors) else "packed"
@@ -256,6 +264,8 @@ class BiLM(nn.Module):
         """A state that is given must be of this model and for this batch."""
         if state is None:
             return
+        if not isinstance(state, BiLMState):
+            raise InputError(f"BiLM: expected the state of an earlier output, a BiLMState, got {type(state).__name__}.")
         config = self.config
         for name, dim in (("hidden", config.projection_dim), ("cell", config.cell_dim)):
             expected = (len(config.directions), config.n_layers, batch, dim)

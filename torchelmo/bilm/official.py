@@ -1,5 +1,6 @@
 """The official files, options.json + weights.hdf5, read and written without loss."""
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -284,7 +285,7 @@ def _list_datasets(file: Any, path: Path) -> dict[str, tuple[tuple[int, ...], np
             else:
                 found[name] = (tuple(item.shape or ()), item.dtype)
 
-    with _explain_damage(path):
+    with _explaining_damage(path):
         walk(file, "")
     return found
 
@@ -319,23 +320,18 @@ def _check_datasets(
 
 
 def _read_dataset(file: Any, name: str, path: str | Path) -> Tensor:
-    with _explain_damage(Path(path)), np.errstate(over="ignore"):  # what overflows is not finite: see below
+    with _explaining_damage(Path(path)), np.errstate(over="ignore"):  # what overflows is not finite: see below
         tensor = torch.from_numpy(np.asarray(file[name][()], dtype=np.float32))
     check_finite(tensor, f"{path}: {name}")
     return tensor
 
 
-class _explain_damage:
+@contextlib.contextmanager
+def _explaining_damage(path: Path) -> Iterator[None]:
     """HDF5 reports damage in many ways: as an OSError, a KeyError, a name that is not UTF-8, …"""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, TorchelmoError):
-            raise WeightsError(
-                f"{self.path}: the HDF5 file is damaged or cut short ({error}). Copy it again."
-            ) from error
+    try:
+        yield
+    except TorchelmoError:
+        raise
+    except Exception as error:
+        raise WeightsError(f"{path}: the HDF5 file is damaged or cut short ({error}). Copy it again.") from error
