@@ -81,10 +81,12 @@ def surprisal(
     Lines and the tokens of a line are counted from 0. Where in_vocabulary is 0, the bits are those of <UNK>.
     """
     from torchelmo import load
+    from torchelmo.train.predict import language_model
     from torchelmo.train.surprisal import surprisal as measure
 
     _check(text)
     bilm = load(model)
+    language_model(bilm)  # an error now, not below the head of the table
     places: deque[tuple[int, int]] = deque()
 
     def noted() -> Iterator[list[str]]:
@@ -119,10 +121,12 @@ def substitutes(
     and the tokens of a line are counted from 0.
     """
     from torchelmo import load
+    from torchelmo.train.predict import language_model
     from torchelmo.train.substitutes import substitutes as expect
 
     _check(text)
     bilm = load(model)
+    language_model(bilm)  # an error now, not below the head of the table
     echo("line\tposition\ttoken\trank\tsubstitute\tprobability")
     for line, first, sentence in _places(text, None if pretokenized else lang):
         positions = [i for i, token in enumerate(sentence) if not word or token in word]

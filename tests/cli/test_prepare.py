@@ -1,0 +1,149 @@
+"""torchelmo prepare, and the three commands that measure a language model."""
+
+import json
+
+import pytest
+import torch
+
+from torchelmo import BiLM, BiLMConfig
+from torchelmo.text.vocabulary import Vocabulary
+from torchelmo.train.corpus import Corpus
+from torchelmo.train.evaluate import perplexity
+from torchelmo.train.substitutes import substitutes
+from torchelmo.train.surprisal import surprisal
+
+WORDS = ["<S>", "</S>", "<UNK>", "the", "bow", "and", "arrow", "."]
+
+
+@pytest.fixture
+def lines(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("the bow . the\n\narrow and quiver\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def language_model(tmp_path):
+    torch.manual_seed(3)
+    config = BiLMConfig(
+        filters=((1, 4), (2, 4)),
+        char_dim=4,
+        n_highway=1,
+        projection_dim=6,
+        cell_dim=8,
+        softmax_words=len(WORDS),
+    )
+    bilm = BiLM(config, Vocabulary(WORDS))
+    bilm.save(tmp_path / "model")
+    return bilm
+
+
+def rows(text):
+    return [line.split("\t") for line in text.splitlines()]
+
+
+def test_prepare_says_what_it_found(call, lines, tmp_path):
+    done = call("prepare", lines, "--out", tmp_path / "data", "--vocab-size", 6, "--pretokenized", "--heldout", 0)
+    assert done.code == 0
+    assert done.out.splitlines() == [
+        "train: 2 sentences, 7 tokens, 6 types; the vocabulary covers 57.14% of the tokens",
+        "vocabulary: 6 of 9 types",
+        f"{tmp_path / 'data'}: ready for torchelmo pretrain",
+    ]
+    assert Corpus.open(tmp_path / "data").n_tokens == 7
+
+
+def test_prepare_takes_held_out_files_and_a_vocabulary(call, lines, language_model, tmp_path):
+    (tmp_path / "other.txt").write_text("the arrow\n", encoding="utf-8")
+    done = call(
+        *("prepare", lines, "--out", tmp_path / "data", "--heldout", tmp_path / "other.txt"),
+        *("--vocab", tmp_path / "model" / "vocab.txt"),
+    )
+    assert done.code == 0
+    assert "heldout: 1 sentences, 2 tokens, 2 types; the vocabulary covers 100.00% of the tokens" in done.out
+    assert list(Corpus.open(tmp_path / "data").vocabulary) == WORDS
+
+
+def test_a_share_beside_a_file_is_a_wrong_call(call, lines, tmp_path):
+    done = call("prepare", lines, "--out", tmp_path / "data", "--heldout", 0.1, "--heldout", lines)
+    assert done.code == 2
+    assert "expected one share, or files; not both" in done.err
+
+
+def test_a_missing_text_is_a_wrong_call(call, tmp_path):
+    done = call("prepare", tmp_path / "no.txt", "--out", tmp_path / "data")
+    assert done.code == 2
+    assert "no.txt: expected a text file, found nothing" in done.err
+
+
+def test_perplexity_of_files_and_of_all_together(call, language_model, lines, tmp_path):
+    (tmp_path / "other.txt").write_text("the arrow .\n", encoding="utf-8")
+    files = [lines, tmp_path / "other.txt"]
+    done = call("perplexity", tmp_path / "model", *files, "--pretokenized", "--json")
+    assert done.code == 0
+    found = json.loads(done.out)
+    texts = [[line.split() for line in file.read_text(encoding="utf-8").splitlines()] for file in files]
+    for file, sentences in zip(files, texts):
+        expected = perplexity(language_model, sentences)._asdict()
+        assert found["files"][str(file)] == pytest.approx(expected, rel=1e-5)
+    together = perplexity(language_model, texts[0] + texts[1])._asdict()
+    assert found["all"] == pytest.approx(together, rel=1e-5)
+    assert found["state"] == "reset"
+
+
+def test_perplexity_in_words(call, language_model, lines, tmp_path):
+    done = call("perplexity", tmp_path / "model", lines, "--state", "carry")
+    text = [["the", "bow", "."], ["the"], ["arrow", "and", "quiver"]]
+    found = perplexity(language_model, text, state="carry")
+    assert done.out == (
+        f"{lines}: perplexity forward {found.forward:.2f}, backward {found.backward:.2f}, average "
+        f"{found.average:.2f}; 7 tokens, 14.29% outside of the vocabulary\n"
+    )
+
+
+def test_perplexity_of_the_held_out_part_of_prepared_text(call, language_model, lines, tmp_path):
+    (tmp_path / "other.txt").write_text("the arrow .\n", encoding="utf-8")
+    call("prepare", lines, "--out", tmp_path / "data", "--heldout", tmp_path / "other.txt")
+    done = call("perplexity", tmp_path / "model", tmp_path / "data", "--json")
+    expected = perplexity(language_model, [["the", "arrow", "."]])
+    assert json.loads(done.out)["all"]["average"] == pytest.approx(expected.average, rel=1e-5)
+
+
+def test_surprisal_is_a_table_by_line_and_position(call, language_model, lines, tmp_path):
+    done = call("surprisal", tmp_path / "model", lines)
+    assert done.code == 0
+    head, *table = rows(done.out)
+    assert head == ["line", "position", "token", "forward", "backward", "in_vocabulary"]
+    assert [row[:3] for row in table] == [
+        *(["0", str(i), token] for i, token in enumerate("the bow . the".split())),
+        *(["2", str(i), token] for i, token in enumerate("arrow and quiver".split())),
+    ]
+    assert [row[5] for row in table] == ["1"] * 6 + ["0"]
+    text = [["the", "bow", "."], ["the"], ["arrow", "and", "quiver"]]
+    bits = [bit for one in surprisal(language_model, text) for bit in one.forward]
+    assert [float(row[3]) for row in table] == pytest.approx(bits, abs=1e-4)
+
+
+def test_substitutes_are_a_table_by_rank(call, language_model, lines, tmp_path):
+    done = call("substitutes", tmp_path / "model", lines, "--pretokenized", "--top", 2, "--word", "the")
+    head, *table = rows(done.out)
+    assert head == ["line", "position", "token", "rank", "substitute", "probability"]
+    assert [row[:4] for row in table] == [["0", str(i), "the", str(rank)] for i in (0, 3) for rank in (1, 2)]
+    expected = [s for found in substitutes(language_model, "the bow . the".split(), [0, 3], top=2) for s in found]
+    assert [row[4] for row in table] == [substitute.word for substitute in expected]
+    assert [float(row[5]) for row in table] == pytest.approx([s.probability for s in expected], rel=1e-4)
+
+
+@pytest.mark.parametrize("command", ["perplexity", "surprisal", "substitutes"])
+def test_a_model_without_a_softmax_says_to_fine_tune(command, call, model, lines):
+    done = call(command, model, lines)
+    assert (done.code, done.out) == (1, "")
+    assert "expected a model with a softmax over words" in done.err
+    assert "torchelmo fine-tune" in done.err
+
+
+@pytest.mark.parametrize("command", ["perplexity", "surprisal", "substitutes"])
+def test_a_missing_file_is_a_wrong_call_before_the_model_is_loaded(command, call, tmp_path):
+    done = call(command, tmp_path / "no-model", tmp_path / "no.txt")
+    assert done.code == 2
+    assert "no.txt: expected a text file, found nothing" in done.err
