@@ -20,7 +20,7 @@ _MIN_HALF = 1 << 18
 
 class Product(Protocol):
     def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
-        """x · W (+ add): (rows, input_dim) -> (rows, output_dim). The result may be written over."""
+        """x · W (+ add): (rows, input_dim) -> (rows, output_dim); `add` is a row for all, or one for each."""
 
 
 class PlainProduct:
@@ -43,8 +43,12 @@ class PackedProduct:
     def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
         if len(x) < _FEW_ROWS:
             return self.plain(x, add)
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, None, "none", [], "")
-        return product if add is None else product.add_(add)
+        linear = torch.ops.mkldnn._linear_pointwise
+        if add is None or add.dim() == 1:
+            product: Tensor = linear(x, self.packed, add, "none", [], "")
+        else:
+            product = linear.binary(x, add, self.packed, None, "add")
+        return product
 
 
 class HalfProduct:
