@@ -115,9 +115,7 @@ def test_a_damaged_card_is_refused(folder):
 def test_damaged_arrays_are_refused(folder):
     whole = (folder / "train.tokens.npy").read_bytes()
     (folder / "train.tokens.npy").write_bytes(whole[:-4])
-    with pytest.raises(
-        InputError, match=r"train\.tokens\.npy: expected a NumPy array, but it is damaged or cut"
-    ):
+    with pytest.raises(InputError, match=r"train\.tokens\.npy: expected a NumPy array, but it is damaged or cut"):
         Corpus.open(folder)
     np.save(folder / "train.tokens.npy", np.zeros(9, dtype=np.int32))
     with pytest.raises(InputError, match=r"expected uint32 of shape n, found int32 of shape \(9,\)"):

@@ -51,9 +51,7 @@ def test_both_directions_read_the_same_sentences_of_a_row_in_the_same_order(corp
     known = {tuple(corpus.tokens[a:b].tolist()) for a, b in itertools.pairwise(corpus.offsets)}
     for row in range(3):
         forward = list(read_sentences(text.forward[row], text.forward_targets[row], BEGIN_ID, END_ID, corpus))
-        backward = list(
-            read_sentences(text.backward[row], text.backward_targets[row], END_ID, BEGIN_ID, corpus)
-        )
+        backward = list(read_sentences(text.backward[row], text.backward_targets[row], END_ID, BEGIN_ID, corpus))
         assert forward == [words[::-1] for words in backward]
         assert {tuple(words) for words in forward} <= known
         assert len(forward) > 20
@@ -88,9 +86,7 @@ def test_no_token_is_lost_or_doubled_over_an_epoch(corpus, direction):
     unroll=st.integers(1, 9),
     seed=st.integers(0, 5),
 )
-def test_each_token_is_a_target_once_an_epoch_whatever_the_sizes(
-    tmp_path_factory, lengths, batch_size, unroll, seed
-):
+def test_each_token_is_a_target_once_an_epoch_whatever_the_sizes(tmp_path_factory, lengths, batch_size, unroll, seed):
     """One row at a time is followed step by step against a plain rendering of the rule."""
     names = iter(range(10_000))
     sentences = [[f"w{next(names)}" for _ in range(n)] for n in lengths]
@@ -153,9 +149,7 @@ def test_two_ranks_read_what_one_reads_with_the_joined_batch(corpus):
         assert same(window, (np.concatenate(arrays) for arrays in zip(*parts)))
     assert whole.position == ranks[0].position == ranks[1].position
     assert whole.tokens_per_window == ranks[0].tokens_per_window == 30
-    other = Stream(
-        corpus, batch_size=2, unroll=5, seed=4, rank=2, n_ranks=3
-    )  # three ranks go on where two stopped
+    other = Stream(corpus, batch_size=2, unroll=5, seed=4, rank=2, n_ranks=3)  # three ranks go on where two stopped
     other.seek(ranks[0].position)
     assert same(next(iter(other)), [array[4:] for array in next(iter(whole))])
 
@@ -219,7 +213,5 @@ def test_a_position_of_other_data_is_refused(corpus):
 
 @pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"unroll": 0}, {"rank": 2, "n_ranks": 2}])
 def test_impossible_sizes_are_refused(corpus, wrong):
-    with pytest.raises(
-        InputError, match=r"expected batch_size and unroll of at least 1 and a rank below n_ranks"
-    ):
+    with pytest.raises(InputError, match=r"expected batch_size and unroll of at least 1 and a rank below n_ranks"):
         Stream(corpus, **({"batch_size": 1, "unroll": 1, "seed": 0} | wrong))

@@ -95,8 +95,7 @@ class Corpus:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, EOFError) as error:
             raise InputError(
-                f"{path}: expected a NumPy array, but it is damaged or cut short ({error}). "
-                "Prepare the text again."
+                f"{path}: expected a NumPy array, but it is damaged or cut short ({error}). Prepare the text again."
             ) from error
         fits = len(shape) == array.ndim and all(n is None or n == m for n, m in zip(shape, array.shape))
         if array.dtype != dtype or not fits:

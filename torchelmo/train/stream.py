@@ -92,9 +92,7 @@ class Stream:
         sentence, done = (np.array(position[name], dtype=np.int64) for name in ("sentence", "done"))
         rows = min(self.n_rows, len(sentence))
         unfinished = np.flatnonzero(done[rows:] < self._steps[sentence[rows:]]) + rows
-        self._start(
-            position["epoch"], position["taken"], [*position["again"], *sentence[unfinished].tolist()]
-        )
+        self._start(position["epoch"], position["taken"], [*position["again"], *sentence[unfinished].tolist()])
         self._sentence = np.zeros(self.n_rows, dtype=np.int64)
         self._done = np.full(self.n_rows, self._steps[0])
         self._sentence[:rows], self._done[:rows] = sentence[:rows], done[:rows]
