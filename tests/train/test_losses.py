@@ -13,7 +13,7 @@ import torchelmo
 from torchelmo import BiLM, BiLMConfig
 from torchelmo.bilm.softmax import AdaptiveSoftmax, Softmax
 from torchelmo.errors import ConfigError, InputError
-from torchelmo.train import losses
+from torchelmo.train import cross_entropy
 from torchelmo.train.losses import LOSSES, Negatives, Sampler, touched_rows
 
 N_WORDS, DIM = 11, 4
@@ -112,7 +112,7 @@ def test_adaptive_loss_equals_the_oracle_and_its_own_probabilities():
 @pytest.mark.parametrize("at_once", [1, 2, 1000])
 @pytest.mark.parametrize("name", LOSSES)
 def test_gradients_by_finite_differences(name: str, at_once: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(losses, "_tokens_at_once", lambda _: at_once)  # tokens come in parts
+    monkeypatch.setattr(cross_entropy, "_tokens_at_once", lambda _: at_once)  # tokens come in parts
     softmax = adaptive_softmax() if name == "adaptive" else full_softmax()
     hidden, targets = tokens(5)
     negatives = some_negatives()

@@ -1,4 +1,4 @@
-"""The character encoder with its gradient written out: the fast path for training.
+"""The convolutions of the character encoder, with their gradient written out: the fast path for training.
 
 A convolution over an embedding is a sum of table rows, T_k = E W_k, one table for each place k in the window:
 
@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from torchelmo.bilm.char_cnn import CharCNN
 from torchelmo.bilm.parallel import in_parallel
 
-# Values that are worked on at once, so that they stay in a core's own cache.
-_CHUNK_VALUES = 1 << 17
+# Values that are worked on at once: few enough for the cache, enough to outweigh the calls.
+_CHUNK_VALUES = 1 << 18
 
 
 def encode_types(encoder: CharCNN, ids: Tensor) -> Tensor:
@@ -28,13 +28,8 @@ def encode_types(encoder: CharCNN, ids: Tensor) -> Tensor:
     weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
     pooled = _Convolutions.apply(ids.long(), encoder.embedding, *weights)  # type: ignore[no-untyped-call]
     pooled = pooled + torch.cat([bias for bias in biases if bias is not None])
-    features: Tensor = torch.relu(pooled) if encoder.config.activation == "relu" else torch.tanh(pooled)
-    if torch.is_autocast_enabled(ids.device.type):
-        return encoder.combine(features)  # products in the type that autocast chooses, gradients by autograd
-    for highway in encoder.highway_layers():
-        carry, transform = highway.carry, highway.transform
-        features = _Highway.apply(features, carry.weight, carry.bias, transform.weight, transform.bias)  # type: ignore[no-untyped-call]
-    return features if encoder.projection is None else encoder.projection(features)
+    features = torch.relu(pooled) if encoder.config.activation == "relu" else torch.tanh(pooled)
+    return encoder.combine(features)
 
 
 class _Words(NamedTuple):
@@ -132,27 +127,3 @@ def _share(tensors: Sequence[Tensor], dim: int) -> list[list[Tensor]]:
     """For each core a part of every tensor along `dim`; fewer where there is too little to share."""
     n = max(1, min(torch.get_num_threads(), *(tensor.shape[dim] for tensor in tensors)))
     return [list(parts) for parts in zip(*(tensor.tensor_split(n, dim) for tensor in tensors))]
-
-
-class _Highway(torch.autograd.Function):
-    """g ⊙ relu(W_t x + b_t) + (1 − g) ⊙ x with g = σ(W_c x + b_c)."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, carry: Tensor, carry_bias: Tensor, transform: Tensor, transform_bias: Tensor
-    ) -> Tensor:
-        gate = F.linear(x, carry, carry_bias).sigmoid_()
-        changed = F.linear(x, transform, transform_bias).relu_()
-        ctx.save_for_backward(x, gate, changed, carry, transform)
-        return torch.sub(changed, x).mul_(gate).add_(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
-        x, gate, changed, carry, transform = ctx.saved_tensors
-        d_changed = gradient * gate
-        d_x = gradient - d_changed
-        d_changed = torch.ops.aten.threshold_backward(d_changed, changed, 0, grad_input=d_changed)
-        d_gate = torch.sub(changed, x).mul_(gradient)
-        d_gate = torch.ops.aten.sigmoid_backward(d_gate, gate, grad_input=d_gate)
-        d_x.addmm_(d_gate, carry).addmm_(d_changed, transform)
-        return d_x, d_gate.T @ x, d_gate.sum(dim=0), d_changed.T @ x, d_changed.sum(dim=0)

@@ -1,0 +1,274 @@
+"""Training speed: the fast path against plain autograd, part by part, on text by Zipf's law or on yours.
+
+A step is a window of batch × unroll tokens through both directions, forward and backward, with sampled softmax,
+clipping and fused Adam. A token counts once, although two directions read it.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.text import machine, sample_sentences
+from benchmarks.worker import forget_peak_memory, peak_memory, sgemm_peak
+from torchelmo import BiLM, BiLMConfig
+from torchelmo.bilm.char_cnn import CharCNN
+from torchelmo.bilm.model import BiLMState
+from torchelmo.bilm.softmax import Softmax
+from torchelmo.bilm.training import run_training
+from torchelmo.bilm.training_cnn import encode_types
+from torchelmo.text.characters import CharacterEncoder
+from torchelmo.text.vocabulary import BEGIN, END, UNKNOWN
+from torchelmo.train.config import OptimConfig
+from torchelmo.train.corpus import Corpus
+from torchelmo.train.losses import Negatives, Sampler, sampled_loss
+from torchelmo.train.memory import keep_freed_memory
+from torchelmo.train.optim import build_optimizer, clip_gradients
+
+FEW_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256))
+PEAK_OF_GOALS = 173.0  # GFLOP/s of the machine that the goals were set on
+
+
+class Shape(NamedTuple):
+    config: BiLMConfig
+    negatives: int
+    goal: float | None  # tokens/s
+
+
+def _shape(cell: int, words: int, negatives: int, goal: float | None, **more: Any) -> Shape:
+    return Shape(
+        BiLMConfig(cell_dim=cell, projection_dim=128, n_highway=1, softmax_words=words, **more), negatives, goal
+    )
+
+
+SHAPES = {
+    "1024-2048": _shape(1024, 50_000, 8192, 1300.0),
+    "1024-512": _shape(1024, 50_000, 4096, 2600.0, filters=FEW_FILTERS),
+    "512-512": _shape(512, 30_000, 4096, None, filters=FEW_FILTERS),
+}
+
+Path_ = Literal["fast", "plain"]
+
+
+class Text(NamedTuple):
+    ids: Tensor  # (n_tokens,) word types by falling frequency, marks included
+    characters: Tensor  # (n_types, max_characters)
+
+
+class Window(NamedTuple):
+    ids: tuple[Tensor, Tensor]  # forward, backward: (batch, unroll)
+    targets: Tensor  # (2 · batch · unroll,)
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    result: dict[str, Any] = {"machine": machine(), "threads": arguments.threads, "rows": []}
+    # Each shape in a process of its own, so that its memory is its own.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        for name in arguments.shapes:
+            result["rows"].append(pool.submit(measure, name, arguments).result())
+            print_row(result["rows"][-1], first=name == arguments.shapes[0], top=result)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Each round takes one step on either path and every part once, so that all meet the same disturbances."""
+    torch.set_num_threads(arguments.threads)
+    keep_freed_memory()
+    shape, text = SHAPES[name], read_text(arguments.data) if arguments.data else make_text()
+    trial = Trial(shape, text, arguments.batch, arguments.unroll)
+    memory = {}
+    for path in ("fast", "plain"):
+        forget_peak_memory()
+        for _ in range(2):  # the first windows also make what is kept: threads, moments
+            trial.step(path)
+        memory[path] = peak_memory()
+    times: dict[str, list[float]] = {}
+    peaks = []
+    for _ in range(arguments.rounds):
+        peaks.append(sgemm_peak()["gflops"])
+        pieces = {"fast": lambda: trial.step("fast"), "plain": lambda: trial.step("plain"), **trial.parts()}
+        for what, piece in pieces.items():
+            start = time.perf_counter()
+            piece()
+            times.setdefault(what, []).append(time.perf_counter() - start)
+    seconds = {what: statistics.median(values) for what, values in times.items()}
+    tokens, peak = arguments.batch * arguments.unroll, max(peaks)
+    flops = trial.flops()
+    return {
+        "shape": name,
+        "sgemm": peak,
+        "tokens_per_second": tokens / seconds["fast"],
+        "fastest": tokens / min(times["fast"]),
+        "plain_tokens_per_second": tokens / seconds["plain"],
+        "ratio": statistics.median(p / f for p, f in zip(times["plain"], times["fast"])),
+        "goal": shape.goal and shape.goal * peak / PEAK_OF_GOALS,
+        "megabytes": memory,
+        "seconds": seconds,
+        "share_of_peak": {what: flops[what] / seconds[what] / 1e9 / peak for what in flops},
+        "types": statistics.mean(trial.n_types),
+    }
+
+
+class Trial:
+    """One model in training, window after window."""
+
+    def __init__(self, shape: Shape, text: Text, batch: int, unroll: int) -> None:
+        torch.manual_seed(0)
+        self.shape, self.text, self.batch, self.unroll = shape, text, batch, unroll
+        self.bilm = BiLM(shape.config)
+        self.parameters = list(self.bilm.parameters())
+        self.optimizer = build_optimizer(OptimConfig(name="adam", lr=1e-4), self.parameters)
+        self.sampler = Sampler(shape.config.softmax_words, shape.negatives)
+        self.generator = torch.Generator().manual_seed(0)
+        self.windows = cut_windows(text, batch, unroll, shape.config.softmax_words)
+        self.state: BiLMState | None = None
+        self.n_types: list[int] = []
+
+    def step(self, path: Path_) -> None:
+        window, negatives = next(self.windows), self.sampler.draw(self.generator)
+        out = run_training(self.bilm, *window.ids, self.state, characters=self.text.characters, path=path)
+        assert out.forward is not None
+        assert out.backward is not None
+        hidden = torch.cat([out.forward.flatten(0, 1), out.backward.flatten(0, 1)])
+        loss = sampled_loss if path == "fast" else plain_sampled_loss
+        assert isinstance(self.bilm.softmax, Softmax)
+        loss(self.bilm.softmax, hidden, window.targets, negatives).backward()
+        clip_gradients(self.parameters, 10.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.state = out.state
+        self.n_types.append(len(torch.cat(window.ids).unique()))
+
+    def parts(self) -> dict[str, Callable[[], None]]:
+        """What the fast path spends its time on, each part alone, forward and backward."""
+        config, bilm = self.shape.config, self.bilm
+        window, negatives = next(self.windows), self.sampler.draw(self.generator)
+        rows = self.text.characters[torch.cat(window.ids).unique()]
+        words = BiLM(recurrence_of(config))  # reads words: the LSTMs with nothing before them
+        hidden = torch.randn(len(window.targets), config.projection_dim, requires_grad=True)
+        characters, last = bilm.encoder, bilm.softmax
+        assert isinstance(characters, CharCNN)
+        assert isinstance(last, Softmax)
+
+        def encoder() -> None:
+            out = encode_types(characters, rows)
+            out.backward(torch.ones_like(out))
+
+        def lstms() -> None:
+            one = torch.ones(self.batch, self.unroll, dtype=torch.int64)
+            out = run_training(words, one, one, self.state)
+            tops = [top for top in (out.forward, out.backward) if top is not None]
+            torch.autograd.backward(tops, [torch.ones_like(top) for top in tops])
+
+        def softmax() -> None:
+            sampled_loss(last, hidden, window.targets, negatives).backward()
+
+        def optimizer() -> None:
+            clip_gradients(self.parameters, 10.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+        self.n_negatives = len(negatives.words)
+        return {"encoder": encoder, "LSTMs": lstms, "softmax": softmax, "optimiser": optimizer}
+
+    def flops(self) -> dict[str, float]:
+        """Of the matrix products, forward and twice that backward; the convolutions are sums of table rows."""
+        c, tokens = self.shape.config, self.batch * self.unroll
+        p, n = c.projection_dim, c.n_filters
+        encoder = 2.0 * (c.n_highway * 2 * n * n + n * p) * statistics.mean(self.n_types)
+        lstms = 2 * c.n_layers * 2.0 * (2 * p * 4 * c.cell_dim + c.cell_dim * p) * tokens
+        return {"encoder": 3 * encoder, "LSTMs": 3 * lstms, "softmax": 3 * 2.0 * 2 * tokens * self.n_negatives * p}
+
+
+def plain_sampled_loss(softmax: Softmax, hidden: Tensor, targets: Tensor, negatives: Negatives) -> Tensor:
+    """By autograd: all scores at once, and kept."""
+    words = negatives.words
+    offset = softmax.bias[words] - negatives.log_inclusion
+    others = torch.addmm(offset, hidden, softmax.weight[words].T)
+    others = others.masked_fill(targets.unsqueeze(1) == words, -torch.inf)
+    own = (hidden * softmax.weight[targets]).sum(dim=1) + softmax.bias[targets]
+    return (torch.logsumexp(torch.cat([own.unsqueeze(1), others], dim=1), dim=1) - own).mean()
+
+
+def recurrence_of(config: BiLMConfig) -> BiLMConfig:
+    return BiLMConfig(input="words", n_words=1, projection_dim=config.projection_dim, cell_dim=config.cell_dim)
+
+
+def cut_windows(text: Text, batch: int, unroll: int, n_words: int) -> Iterator[Window]:
+    """`batch` rows of running text side by side; the backward language model reads each window from its end."""
+    length = (len(text.ids) - 2) // batch
+    rows = text.ids[: batch * length].view(batch, length)
+    targets = torch.where(rows < n_words, rows, 2)
+    while True:
+        for start in range(1, length - unroll - 1, unroll):
+            inside, after, before = (slice(start + i, start + i + unroll) for i in (0, 1, -1))
+            expected = [targets[:, after], targets[:, before].flip(1)]
+            ids = rows[:, inside], rows[:, inside].flip(1)
+            yield Window(ids, torch.cat([part.flatten() for part in expected]))
+
+
+def make_text() -> Text:
+    """Sentences of made-up words, each between its marks."""
+    sentences = sample_sentences(None, 15_000)
+    counts = Counter(word for sentence in sentences for word in sentence)
+    types = [BEGIN, END, UNKNOWN, *(word for word, _ in counts.most_common())]
+    place = {word: i for i, word in enumerate(types)}
+    ids = [i for sentence in sentences for i in (0, *(place[word] for word in sentence), 1)]
+    return Text(torch.tensor(ids), torch.from_numpy(CharacterEncoder().encode(types)).short())
+
+
+def read_text(folder: Path, n_tokens: int = 400_000) -> Text:
+    """The beginning of what `torchelmo prepare` wrote, without sentence marks."""
+    corpus = Corpus(folder)
+    ids = torch.from_numpy(np.array(corpus.tokens[:n_tokens], dtype=np.int64))
+    return Text(ids, torch.from_numpy(np.array(corpus.characters)))
+
+
+def print_row(row: dict[str, Any], *, first: bool, top: dict[str, Any]) -> None:
+    if first:
+        print(f"{top['machine']}, {top['threads']} threads; goals are scaled with the sgemm peak\n")
+        parts = "encoder | LSTMs | softmax | optimiser"
+        print(f"| cell-filters | sgemm GFLOP/s | tokens/s (fastest) | goal | plain | ratio | {parts} | MB, plain |")
+        print("|---|---|---|---|---|---|---|---|---|---|---|")
+    cells = [
+        f"{row['seconds'][name] * 1e3:.0f} ms"
+        + (f", {row['share_of_peak'][name]:.0%}" if name in row["share_of_peak"] else "")
+        for name in ("encoder", "LSTMs", "softmax", "optimiser")
+    ]
+    goal = f"≥ {row['goal']:,.0f}" if row["goal"] else ""
+    print(
+        f"| {row['shape']} | {row['sgemm']:.0f} | {row['tokens_per_second']:,.0f} ({row['fastest']:,.0f}) | {goal} "
+        f"| {row['plain_tokens_per_second']:,.0f} | {row['ratio']:.2f} | {' | '.join(cells)} "
+        f"| {row['megabytes']['fast']:,.0f}, {row['megabytes']['plain']:,.0f} |",
+        flush=True,
+    )
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pretrain", description=__doc__)
+    parser.add_argument("--data", type=Path, help="a folder that `torchelmo prepare` wrote (default: made-up words)")
+    parser.add_argument(
+        "--shapes", nargs="+", choices=SHAPES, default=list(SHAPES), help="cell-filters; the projection is 128"
+    )
+    parser.add_argument("--batch", type=int, default=128, help="rows of a window (default 128)")
+    parser.add_argument("--unroll", type=int, default=20, help="tokens of a row (default 20)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds whose median counts (default 3)")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of either path")
+    parser.add_argument("--json", type=Path, help="also write all figures to this file")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
