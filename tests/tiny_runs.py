@@ -21,9 +21,9 @@ MODEL = {
 
 
 def sentences(n: int, seed: int = 1) -> list[list[str]]:
-    """ "ann sees the dog ." and the like."""
+    """ "ann sees the dog .", "bob knows eve ." and the like."""
     pick = random.Random(seed)
-    return [[pick.choice(NAMES), pick.choice(VERBS), "the", pick.choice(NAMES), "."] for _ in range(n)]
+    return [[pick.choice(NAMES), pick.choice(VERBS), *["the"][: i % 2], pick.choice(NAMES), "."] for i in range(n)]
 
 
 def write_data(folder: Path, n: int = 400, vocab_size: int = 100) -> Path:
@@ -41,6 +41,7 @@ def tiny_config(data: Path, out: Path, **changes: Any) -> PretrainConfig:
         "dropout": 0.1,
         "negatives": 6,
         "log_every": 5,
+        "curve": False,
         "tensorboard": False,
         "model": MODEL,
         "optim": {"name": "adamw", "lr": 0.02, "warmup": 0.1, "decay": "linear", "final": 0.1},

@@ -47,6 +47,8 @@ def test_the_defaults_are_the_recipe_of_the_paper():
         ({"evaluate_every": -3}, "evaluate_every must not be negative"),
         ({"model": {"cell_din": 3}}, "BiLMConfig has no key 'cell_din'. Did you mean 'cell_dim'"),
         ({"model": {"softmax_words": 3}}, "leave out softmax_words"),
+        ({"loss": "adaptive"}, "belong together; got loss = 'adaptive' and softmax_cutoffs = None"),
+        ({"model": {"softmax_cutoffs": [9]}}, r"belong together; got loss = 'sampled' and softmax_cutoffs = \[9\]"),
         ({"init": "elsewhere", "model": {"cell_dim": 3}}, r"leave out \[model\] where init is given"),
         ({"optim": {"lr": -1.0}}, "optim: lr must be positive"),
         ({"optim": {"betas": [0.9, 1.0]}}, "betas must be at least 0 and below 1"),

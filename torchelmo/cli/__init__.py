@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from torchelmo.cli import embed, measure, models, prepare
+from torchelmo.cli import embed, measure, models, prepare, train
 from torchelmo.cli.ending import echo, run
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -18,6 +18,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "info": models.info,
     "convert": models.convert,
     "prepare": prepare.prepare,
+    "pretrain": train.pretrain,
+    "fine-tune": train.fine_tune,
     "perplexity": measure.perplexity,
     "surprisal": measure.surprisal,
     "substitutes": measure.substitutes,

@@ -46,7 +46,7 @@ def prepare(
         out,
         vocab_size=vocab_size,
         vocabulary=None if vocab is None else Vocabulary.read(vocab),
-        heldout=_heldout(heldout),
+        heldout=heldout_part(heldout, default=0.01),
         lang=lang,
         pretokenized=pretokenized,
         max_characters=max_characters,
@@ -59,10 +59,10 @@ def prepare(
     echo(f"{out}: ready for torchelmo pretrain")
 
 
-def _heldout(values: list[str] | None) -> float | list[str]:
-    """A number is a share, unless there is a file of that name."""
+def heldout_part(values: list[str] | None, *, default: float) -> float | list[str]:
+    """What --heldout means: a number is a share, unless there is a file of that name."""
     if not values:
-        return 0.01
+        return default
     shares = [share for value in values if not Path(value).exists() and (share := _number(value)) is not None]
     if not shares:
         return values

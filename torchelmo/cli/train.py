@@ -1,4 +1,4 @@
-"""`torchelmo pretrain` and `torchelmo fine-tune`."""
+"""torchelmo pretrain and torchelmo fine-tune."""
 
 import contextlib
 import logging
@@ -9,26 +9,31 @@ from typing import Annotated
 
 import typer
 
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as optim.lr=0.1. May be repeated."),
-]
+from torchelmo.cli.ending import echo
+from torchelmo.cli.prepare import heldout_part
 
 log = logging.getLogger(__name__)
 
 
 def pretrain(
     config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The settings; see docs/training.md.")],
-    overrides: Overrides = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting (optim.lr=0.1); may be given again."),
+    ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint in out, exactly, if there is one.")
+        bool, typer.Option("--resume", help="Go on exactly where the last checkpoint in out was, if there is one.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that out holds.")] = False,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Try a few windows, tell how long the run will take, and exit.")
+        bool, typer.Option("--plan", help="Try a few windows, say what the run will take, and end.")
     ] = False,
 ) -> None:
-    """Train a biLM on text that `torchelmo prepare` wrote."""
+    """Train a biLM on text that `torchelmo prepare` wrote.
+
+    Ctrl-C and SIGTERM end a run after its step, with all saved. On many processes or machines: torchrun
+    --nproc-per-node N -m torchelmo pretrain CONFIG.toml.
+    """
     from torchelmo.config import load_config
     from torchelmo.progress import progress
     from torchelmo.train.config import PretrainConfig
@@ -38,37 +43,82 @@ def pretrain(
     from torchelmo.train.run import open_run
     from torchelmo.train.signals import Stop
 
-    settings = load_config(PretrainConfig, config, overrides or [])
-    with joined(settings.device) as world, Stop().on_signals() as stop:
-        speaks = world.rank == 0
-        if not speaks:
+    found = load_config(PretrainConfig, config, settings or [])
+    with joined(found.device) as world, Stop().on_signals() as stop:
+        if world.rank > 0:  # rank 0 speaks for all
             logging.getLogger("torchelmo").setLevel(logging.WARNING)
         if plan:
-            lines = make_plan(settings, world).lines()
-            if speaks:
-                print("\n".join(lines))
+            lines = make_plan(found, world).lines()
+            if world.rank == 0:
+                echo("\n".join(lines))
             return
-        run = open_run(settings, world, resume=resume, overwrite=overwrite)
-        report, done = None, run.progress.step
+        run = open_run(found, world, resume=resume, overwrite=overwrite)
+        done = run.progress.step
         with contextlib.ExitStack() as stack:
             advance = None
-            if speaks and sys.stderr.isatty():
-                bar = progress("pretrain", run.n_steps, done=done, unit="steps")
-                advance = stack.enter_context(bar)
+            if world.rank == 0 and sys.stderr.isatty():
+                advance = stack.enter_context(progress("pretrain", run.n_steps, done=done, unit="steps"))
             for report in train(run, stop):
                 log.info("%s", report.line())
                 if advance is not None:
                     advance(report.step - done)
-                    done = report.step
-        if not speaks:
-            return
-        if report is None:
-            print(f"Nothing left to do: {settings.out} is at step {run.progress.step}. Raise steps, epochs or hours.")
-        elif not run.is_over(run.progress):
-            again = ["torchelmo", "pretrain", str(config)]
-            again += [part for item in overrides or [] for part in ("--set", item)]
-            print(f"Stopped after step {report.step}; all is saved. Go on with: {shlex.join([*again, '--resume'])}")
-        else:
+                done = report.step
+        if world.rank == 0:
+            again = [
+                "torchelmo",
+                "pretrain",
+                str(config),
+                *(part for item in settings or [] for part in ("--set", item)),
+            ]
+            if not run.is_over(run.progress):
+                echo(f"Stopped after step {done}; all is saved. Go on with: {shlex.join([*again, '--resume'])}")
+                return
             best = run.progress.best
-            found = f", best held-out perplexity {best:.2f} at step {run.progress.best_step}" if best else ""
-            print(f"Finished after step {report.step}{found}. The model is {settings.out}")
+            gained = f", best held-out perplexity {best:.2f} after step {run.progress.best_step}" if best else ""
+            echo(f"{found.out}: finished after step {done}{gained}. A longer run goes on with --resume.")
+
+
+def fine_tune(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model to begin with.")],
+    texts: Annotated[list[str], typer.Argument(metavar="TEXT…", help="Files (also .gz, .bz2, .xz), globs, or -.")],
+    out: Annotated[Path, typer.Option(help="The model folder to write.")],
+    heldout: Annotated[
+        list[str] | None,
+        typer.Option(help="Share of the lines to hold out, or a file; may be given again. Else 0.05."),
+    ] = None,
+    vocab_size: Annotated[int, typer.Option(min=4, help="Words of a new softmax, for a model that has none.")] = 50_000,
+    lang: Annotated[str, typer.Option(help="Split by spaCy's rules for this language (en, de, xx, …).")] = "en",
+    pretokenized: Annotated[
+        bool, typer.Option("--pretokenized", help="A line is a sentence, with spaces between its tokens.")
+    ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting (epochs=1); may be given again."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model that out holds.")] = False,
+) -> None:
+    """Train a model further, as a language model, on the text of a task or a domain.
+
+    Its vocabulary stays. A model without a softmax, such as the official ones, is given one first, with the rest
+    frozen. It ends when held-out perplexity no longer falls, and the best model is kept.
+    """
+    from torchelmo.train.finetune import fine_tune as run
+    from torchelmo.train.signals import Stop
+
+    with Stop().on_signals() as stop:
+        tuned = run(
+            model,
+            texts,
+            out,
+            heldout=heldout_part(heldout, default=0.05),
+            vocab_size=vocab_size,
+            lang=lang,
+            pretokenized=pretokenized,
+            settings=settings or [],
+            overwrite=overwrite,
+            stop=stop,
+        )
+    for name, result in (("before", tuned.before), ("after", tuned.after)):
+        ways = " / ".join(f"{value:.2f}" for value in (result.forward, result.backward) if value is not None)
+        echo(f"held-out perplexity {name}: {result.average:.2f} ({ways})")
+    echo(f"{out}: the model after step {tuned.step}{', stopped early' if tuned.stopped else ''}")

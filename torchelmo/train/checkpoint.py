@@ -10,7 +10,6 @@
 Random numbers need no state: those of a step are drawn from its number and the seed.
 """
 
-import contextlib
 import json
 import os
 import shutil
@@ -132,11 +131,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             Progress(**card["progress"]),
             card["settings"],
             card["data"],
-            {
-                name.removeprefix(_OPTIMIZER): tensor
-                for name, tensor in tensors.items()
-                if name.startswith(_OPTIMIZER)
-            },
+            {name.removeprefix(_OPTIMIZER): tensor for name, tensor in tensors.items() if name.startswith(_OPTIMIZER)},
             BiLMState(tensors["state/hidden"].clone(), tensors["state/cell"].clone()),
         )
     except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -177,12 +172,10 @@ def clean(out: Path) -> None:
 
 def remove_run(out: Path) -> None:
     """Remove what a run writes into `out`, and nothing else."""
-    clean(out)
     for name in ("checkpoints", "best", "tensorboard"):
         shutil.rmtree(out / name, ignore_errors=True)
     for name in (*MODEL_FILES, "metrics.jsonl", "curve.png"):
-        with contextlib.suppress(FileNotFoundError):
-            (out / name).unlink()
+        (out / name).unlink(missing_ok=True)
 
 
 def has_run(out: Path) -> bool:

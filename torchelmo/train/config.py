@@ -9,11 +9,13 @@ from torchelmo.bilm.config import BiLMConfig
 from torchelmo.config import build_config, config_to_dict
 from torchelmo.errors import ConfigError
 
+_MANY = 10**9  # words, where their number is not known yet
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 # These change what is shown and kept, or how far a run goes, never a step that was already taken.
 MAY_CHANGE = frozenset(
-    "data out steps epochs hours checkpoint_every keep log_every evaluate_every patience tensorboard device".split()
+    "data out steps epochs hours checkpoint_every keep log_every evaluate_every patience curve tensorboard "
+    "device".split()
 )
 
 
@@ -66,6 +68,7 @@ class PretrainConfig:
     batch_size: int = 128  # rows of the stream, over all ranks
     unroll: int = 20  # tokens per window: gradients end there, the LSTM state goes on
     accumulate: int = 1  # windows per step
+    reset_state: bool = False  # rows whose window begins with a sentence begin it from zero, as `embed` does
     dropout: float = 0.1
     loss: Literal["sampled", "full", "adaptive"] = "sampled"
     negatives: int = 8192  # per window, shared by all its tokens
@@ -77,6 +80,7 @@ class PretrainConfig:
     evaluate_every: int | str = 0  # steps or a time; 0 for the end only
     evaluate_tokens: int = 50_000  # of the held-out part, always the same ones
     patience: int = 0  # stop after so many evaluations without a new best; 0 for never
+    curve: bool = True  # curve.png at the end, where matplotlib is installed
     tensorboard: bool = True  # events in out/tensorboard, where the package is installed
     device: str = "auto"  # cpu, cuda, cuda:1, …
     precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16 is autocast, on CUDA
@@ -111,24 +115,23 @@ class PretrainConfig:
         if self.loss_scale <= 0:
             raise ConfigError(f"loss_scale must be positive, got {self.loss_scale}.")
         if not Every.parse("checkpoint_every", self.checkpoint_every):
-            raise ConfigError(
-                "checkpoint_every must be positive; a run without checkpoints cannot be resumed."
-            )
+            raise ConfigError("checkpoint_every must be positive; a run without checkpoints cannot be resumed.")
         Every.parse("evaluate_every", self.evaluate_every)
         if self.init is not None and self.model:
+            raise ConfigError("leave out [model] where init is given: the shape is that of the model it names.")
+        if self.init is None and (self.loss == "adaptive") != bool(self.model.get("softmax_cutoffs")):
             raise ConfigError(
-                "leave out [model] where init is given: the shape is that of the model it names."
+                "loss = 'adaptive' and model.softmax_cutoffs (such as [2000, 10000]) belong together; "
+                f"got loss = {self.loss!r} and softmax_cutoffs = {self.model.get('softmax_cutoffs')}."
             )
-        self.model_config(3)  # a wrong key in [model] is an error now, not after the data was read
+        self.model_config(_MANY)  # a wrong key in [model] is an error now, not after the data was read
 
     def model_config(self, n_words: int) -> BiLMConfig:
         """[model], with the number of words that the data's vocabulary has."""
         model = dict(self.model)
         for key in ("softmax_words", "n_words"):
             if key in model:
-                raise ConfigError(
-                    f"model: leave out {key}: it is the number of words in the data's vocabulary."
-                )
+                raise ConfigError(f"model: leave out {key}: it is the number of words in the data's vocabulary.")
         if model.get("input") == "words":
             model["n_words"] = n_words
         return build_config(BiLMConfig, {**model, "softmax_words": n_words}, where="model")
@@ -170,16 +173,14 @@ class Every(NamedTuple):
 def first_difference(before: PretrainConfig, now: PretrainConfig) -> str | None:
     """Say which setting differs, if one does that a resumed run may not change."""
     old, new = _flat(before), _flat(now)
-    return next(
-        (f"{name} was {old[name]!r}, now it is {new[name]!r}" for name in new if old[name] != new[name]), None
-    )
+    return next((f"{name} was {old[name]!r}, now it is {new[name]!r}" for name in new if old[name] != new[name]), None)
 
 
 def _flat(config: PretrainConfig) -> dict[str, Any]:
     """Every setting that matters to resuming, by its name on the command line; [model] with its defaults."""
     plain = config_to_dict(config)
     flat = {item.name: plain[item.name] for item in fields(config) if item.name not in MAY_CHANGE}
-    for table, values in (("model", config_to_dict(config.model_config(3))), ("optim", flat["optim"])):
+    for table, values in (("model", config_to_dict(config.model_config(_MANY))), ("optim", flat["optim"])):
         del flat[table]
         flat |= {f"{table}.{name}": value for name, value in values.items()}
     return flat

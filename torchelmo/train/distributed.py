@@ -58,10 +58,10 @@ class World(NamedTuple):
 
 @contextlib.contextmanager
 def joined(device: str = "auto") -> Iterator[World]:
-    """The world that torchrun's environment describes; a world of one without it."""
+    """The world of the environment that torchrun sets, or a world of one. It may be joined again inside."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     world = World(int(os.environ.get("RANK", "0")), size, choose_device(device))
-    if size == 1:
+    if size == 1 or distributed.is_initialized():
         yield world
         return
     if world.device.type == "cuda":
@@ -73,13 +73,8 @@ def joined(device: str = "auto") -> Iterator[World]:
         distributed.destroy_process_group()
 
 
-def parallel(
-    module: nn.Module, world: World, *, apart: Sequence[nn.Parameter], unused: bool = False
-) -> nn.Module:
-    """`module` with its gradients averaged over the ranks, but for those of the parameters kept `apart`.
-
-    `unused`: some parameters may get no gradient in a window.
-    """
+def parallel(module: nn.Module, world: World, *, apart: Sequence[nn.Parameter]) -> nn.Module:
+    """`module` with its gradients averaged over the ranks, but for those of the parameters kept `apart`."""
     names = [
         name
         for name, parameter in module.named_parameters(remove_duplicate=False)
@@ -90,7 +85,7 @@ def parallel(
         return module
     ignore: Any = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
     ignore(module, names)
-    return DistributedDataParallel(module, find_unused_parameters=unused)
+    return DistributedDataParallel(module)
 
 
 def choose_device(name: str) -> torch.device:

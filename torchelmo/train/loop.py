@@ -52,7 +52,7 @@ def train(run: Run, stop: Stop | None = None) -> Iterator[Report]:
             for i in range(config.accumulate):
                 batch, negatives = run.next_batch(), run.draw(step, i)
                 with run.averaging(last=i == config.accumulate - 1):
-                    output = run.objective(batch, run.state, negatives)
+                    output = run.objective(batch, run.state_before(batch), negatives)
                     (output.loss * (config.loss_scale / config.accumulate)).backward()
                 run.state = output.state
                 outputs.append(output)
@@ -77,9 +77,7 @@ def train(run: Run, stop: Stop | None = None) -> Iterator[Report]:
             report = None
             if last or result or step % config.log_every == 0:
                 report = meter.report(step, lr=lr, gradient_norm=norm, heldout=result)
-                metrics.write(
-                    report
-                )  # before the checkpoint: what is recorded after one is dropped by a resume
+                metrics.write(report)  # before the checkpoint: what is recorded after one is dropped by a resume
             if last or checkpoint_every.due(step, meter.seconds, saved):
                 run.save(progress)
                 saved = meter.seconds
@@ -87,7 +85,7 @@ def train(run: Run, stop: Stop | None = None) -> Iterator[Report]:
                 yield report
             if last:
                 break
-    if run.world.rank == 0:
+    if run.world.rank == 0 and config.curve:
         draw_curve(config.out)
 
 

@@ -107,9 +107,7 @@ def draw_curve(out: Path) -> Path | None:
     ):
         points = [(record["tokens"], record[name]) for record in records if name in record]
         if points:
-            axes.plot(
-                *zip(*points), style, label=name.replace("heldout_", "held-out "), linewidth=1.2, markersize=4
-            )
+            axes.plot(*zip(*points), style, label=name.replace("heldout_", "held-out "), linewidth=1.2, markersize=4)
     axes.set(xlabel="tokens", ylabel="perplexity", yscale="log")
     axes.grid(visible=True, which="both", alpha=0.3)
     axes.legend()

@@ -17,6 +17,7 @@ class Batch(NamedTuple):
     forward_targets: Tensor | None
     backward: Tensor | None
     backward_targets: Tensor | None
+    begins: Tensor  # (batch,): true for the rows whose window begins with a sentence
 
     def inputs(self) -> Tensor:
         """(n,): those of both directions in a row."""

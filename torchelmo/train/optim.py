@@ -16,23 +16,28 @@ from torchelmo.train.config import OptimConfig
 
 def build_optimizer(config: OptimConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     """The optimiser that `config` names; the learning rate is set anew before every step."""
+    optimizer: torch.optim.Optimizer
     if config.name == "adagrad":
-        return torch.optim.Adagrad(
+        optimizer = torch.optim.Adagrad(
             parameters,
             lr=config.peak,
             weight_decay=config.weight_decay,
             initial_accumulator_value=config.initial_accumulator,
             fused=all(parameter.device.type == "cpu" for parameter in parameters),
         )
-    kind = torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam
-    return kind(
-        parameters,
-        lr=config.peak,
-        betas=config.betas,
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-        fused=True,
-    )
+    else:
+        optimizer = (torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam)(
+            parameters,
+            lr=config.peak,
+            betas=config.betas,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+    # Fused optimisers write to the weights without counting it, and by that count the fast paths of the biLM
+    # know that what they made of the weights is out of date.
+    optimizer.register_step_post_hook(lambda *_: _count_write(parameters))
+    return optimizer
 
 
 def learning_rate(config: OptimConfig, *, step: int, before: float, after: float) -> float:
@@ -75,12 +80,15 @@ def restore_optimizer(
     for key, tensor in tensors.items():
         name, _, what = key.rpartition("/")
         if name not in places:
-            raise WeightsError(
-                f"{where}: found optimiser state of {name!r}, which is no trained parameter here."
-            )
+            raise WeightsError(f"{where}: found optimiser state of {name!r}, which is no trained parameter here.")
         # A tensor of a mapped file may start anywhere; its copy stands where PyTorch would have put it.
         state.setdefault(places[name], {})[what] = tensor.clone()
     missing = [name for name, i in places.items() if i not in state]
     if missing:
         raise WeightsError(f"{where}: expected optimiser state of {missing[0]!r}, which is missing.")
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _count_write(parameters: list[nn.Parameter]) -> None:
+    for parameter in parameters:
+        torch.autograd.graph.increment_version(parameter)

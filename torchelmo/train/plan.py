@@ -48,7 +48,9 @@ def make_plan(config: PretrainConfig, world: World, *, seconds: float = 5.0, mos
     began, speeds = time.perf_counter(), []
     with tempfile.TemporaryDirectory(prefix="torchelmo-plan-") as folder:
         never = sys.maxsize
-        probe = replace(config, out=Path(folder), log_every=1, checkpoint_every=never, evaluate_every=0, tensorboard=False)
+        probe = replace(
+            config, out=Path(folder), log_every=1, checkpoint_every=never, evaluate_every=0, tensorboard=False
+        )
         run = Run(probe, world)
         for report in train(run):
             speeds.append(report.tokens_per_second)

@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from torchelmo.bilm.model import BiLMState
+from torchelmo.bilm.softmax import Softmax
 from torchelmo.config import build_config, config_to_dict
 from torchelmo.errors import ConfigError, OutputError
+from torchelmo.files import explaining
 from torchelmo.train import checkpoint as files
 from torchelmo.train.checkpoint import Checkpoint, Progress
 from torchelmo.train.config import PretrainConfig, first_difference
-from torchelmo.train.corpus import Corpus
+from torchelmo.train.corpus import BEGIN_ID, Corpus
 from torchelmo.train.distributed import World, parallel
 from torchelmo.train.losses import LOSSES, Negatives, Sampler
 from torchelmo.train.objective import Batch, Objective
@@ -44,9 +46,7 @@ class Run:
                 f"the number of ranks, got {config.batch_size}."
             )
         if config.precision == "bfloat16" and world.device.type != "cuda":
-            raise ConfigError(
-                f"precision = 'bfloat16' needs a CUDA device, this one is {world.device.type!r}."
-            )
+            raise ConfigError(f"precision = 'bfloat16' needs a CUDA device, this one is {world.device.type!r}.")
         self.stream = Stream(
             self.corpus,
             batch_size=config.batch_size // world.size,
@@ -71,7 +71,7 @@ class Run:
             counts = torch.from_numpy(self.corpus.target_counts)
             self.sampler = Sampler(len(counts), config.negatives, proposal=config.proposal, counts=counts)
         self.apart: list[nn.Parameter] = []  # the parameters whose touched rows alone travel between ranks
-        if self.sampler is not None and self.bilm.softmax is not None:
+        if self.sampler is not None and isinstance(self.bilm.softmax, Softmax):
             self.apart = [self.bilm.softmax.weight, self.bilm.softmax.bias]
         self.objective = parallel(
             Objective(
@@ -83,7 +83,6 @@ class Run:
             ),
             world,
             apart=self.apart,
-            unused=config.loss == "adaptive",
         )
         self.state: BiLMState = self.bilm.zero_state(self.stream.batch_size)
         self.progress = Progress()
@@ -92,9 +91,7 @@ class Run:
     def n_steps(self) -> int | None:
         """The last step of the run; None where the clock decides."""
         if self.config.epochs is not None:
-            return max(
-                1, math.ceil(self.config.epochs * self.stream.windows_per_epoch / self.config.accumulate)
-            )
+            return max(1, math.ceil(self.config.epochs * self.stream.windows_per_epoch / self.config.accumulate))
         return self.config.steps
 
     @property
@@ -131,15 +128,22 @@ class Run:
             return torch.as_tensor(array).to(self.world.device) if direction in directions else None
 
         forward, backward = (
-            self.corpus.targets(array) + 1 if reads_words else array
-            for array in (window.forward, window.backward)
+            self.corpus.targets(array) + 1 if reads_words else array for array in (window.forward, window.backward)
         )
         return Batch(
             ids(forward, "forward"),
             ids(window.forward_targets, "forward"),
             ids(backward, "backward"),
             ids(window.backward_targets, "backward"),
+            torch.from_numpy(window.forward[:, 0] == BEGIN_ID).to(self.world.device),
         )
+
+    def state_before(self, batch: Batch) -> BiLMState:
+        """What the rows carry from the window before; from zero where a new sentence may start from zero."""
+        if not self.config.reset_state:
+            return self.state
+        begins = batch.begins.view(1, 1, -1, 1)
+        return BiLMState(*(part.masked_fill(begins, 0.0) for part in self.state))
 
     def draw(self, step: int, window: int) -> Negatives | None:
         """The negatives of a window: the same on all ranks, and again the same in a resumed run.
@@ -244,10 +248,11 @@ def open_run(config: PretrainConfig, world: World, *, resume: bool = False, over
     run = Run(config, world)
     world.wait()  # all ranks have looked before rank 0 writes
     if world.rank == 0:
-        if not resume:
-            files.remove_run(out)
-        files.clean(out)
-        out.mkdir(parents=True, exist_ok=True)
+        with explaining(out):
+            out.mkdir(parents=True, exist_ok=True)
+            files.clean(out)
+            if not resume:
+                files.remove_run(out)
     if resume:
         saved = files.checkpoints(out)
         if saved:

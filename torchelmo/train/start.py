@@ -27,9 +27,7 @@ def build_model(config: PretrainConfig, corpus: Corpus) -> BiLM:
         bilm = with_softmax(given, vocabulary, where=str(config.init))
         new_softmax = bilm is not given
     if config.unigram_bias and new_softmax and bilm.softmax is not None:
-        counts = torch.from_numpy(corpus.target_counts).double() + 1.0
-        with torch.no_grad():
-            bilm.softmax.bias.copy_(torch.log(counts / counts.sum()))
+        bilm.softmax.start_from_counts(torch.from_numpy(corpus.target_counts))
     return bilm
 
 

@@ -1,0 +1,125 @@
+"""Two processes on gloo: the same steps as one process on the joined batch."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_runs import tiny_config
+from torch import nn
+
+from torchelmo.config import config_to_dict
+from torchelmo.errors import ConfigError
+from torchelmo.train.checkpoint import checkpoints
+from torchelmo.train.distributed import World, choose_device, parallel
+from torchelmo.train.loop import pretrain
+
+# In float64 the order of sums is seen only far behind the comma: what differs is a fault.
+SCRIPT = """
+import json, sys, torch
+torch.set_default_dtype(torch.float64)
+from torchelmo.config import build_config
+from torchelmo.train.config import PretrainConfig
+from torchelmo.train.distributed import joined
+from torchelmo.train.loop import pretrain
+with joined("cpu"):
+    for settings in json.load(open(sys.argv[1])):
+        pretrain(build_config(PretrainConfig, settings), resume=True)
+"""
+TIED = {"input": "words", "tied_softmax": True, "projection_dim": 6, "cell_dim": 8}
+KINDS = {
+    "sampled": {"accumulate": 2},
+    "full": {"loss": "full"},
+    "tied": {"model": TIED, "clip": 0.5},
+    "frozen": {"trained": "softmax"},
+}
+
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def run_on_two_ranks(tmp_path, configs):
+    """All the runs by the same two processes: starting them takes longer than the runs do."""
+    settings, script = tmp_path / "runs.json", tmp_path / "script.py"
+    settings.write_text(json.dumps([config_to_dict(config) for config in configs]))
+    script.write_text(SCRIPT)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [*TORCHRUN, str(script), str(settings)]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.fixture(scope="module")
+def ended(data, tmp_path_factory):
+    """The last checkpoint of each kind of run: one process; two; two that end half-way, then one."""
+    tmp_path = tmp_path_factory.mktemp("ranks")
+
+    def configs(name, steps=4):
+        settings = {"dropout": 0.0, "evaluate_every": 2, "optim": {"lr": 0.1}, "clip": 1.0, "steps": steps}
+        return [tiny_config(data, tmp_path / name / kind, **{**settings, **KINDS[kind]}) for kind in KINDS]
+
+    run_on_two_ranks(tmp_path, [*configs("two"), *configs("both", steps=2)])
+    torch.set_default_dtype(torch.float64)
+    try:
+        for config in [*configs("one"), *configs("both")]:
+            pretrain(config, resume=True)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    return {(name, kind): checkpoints(tmp_path / name / kind)[-1] for name in ("one", "two", "both") for kind in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["two", "both"])
+def test_two_ranks_take_the_steps_of_one(ended, name, kind):
+    """Adagrad's sums of squares are in the files: the gradients were those of the joined batch, row by row."""
+    for file in ("model.safetensors", "training.safetensors"):
+        expected, found = (load_file(ended[which, kind] / file) for which in ("one", name))
+        assert expected.keys() == found.keys()
+        for key, tensor in expected.items():
+            assert tensor.dtype in (torch.float64, torch.float32)
+            torch.testing.assert_close(found[key], tensor, rtol=1e-9, atol=1e-12, msg=f"{file}: {key}")
+
+
+def test_the_runs_that_are_compared_did_learn(ended):
+    """Else the comparison would say nothing."""
+    for kind in KINDS:
+        sums = load_file(ended["one", kind] / "training.safetensors")
+        touched = sums["optimizer/softmax.bias/sum"] if kind != "tied" else sums["optimizer/encoder.embedding/sum"]
+        assert float((touched - 1.0).abs().max()) > 1e-6
+
+
+def test_only_the_softmax_is_trained_where_the_rest_is_frozen(ended):
+    tensors = load_file(ended["one", "frozen"] / "training.safetensors")
+    trained = {name.split("/")[1] for name in tensors if name.startswith("optimizer/")}
+    assert trained == {"softmax.weight", "softmax.bias"}
+
+
+def test_a_world_of_one_changes_nothing():
+    world, module = World(), nn.Linear(2, 2)
+    assert world.total([1.5, 2.0]) == [1.5, 2.0]
+    assert parallel(module, world, apart=[]) is module
+    tensor = torch.arange(6.0).view(2, 3)
+    assert world.gather(tensor, dim=1) is tensor
+    assert torch.equal(world.share(tensor, dim=1), tensor)
+
+
+def test_each_rank_takes_its_share_of_the_rows():
+    whole = torch.arange(8).view(1, 8)
+    assert [World(rank, 4).share(whole, dim=1).tolist() for rank in range(4)] == [
+        [[0, 1]],
+        [[2, 3]],
+        [[4, 5]],
+        [[6, 7]],
+    ]
+
+
+def test_a_device_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("auto").type == "cpu"
+    with pytest.raises(ConfigError, match="device: expected auto, cpu or cuda .*got 'gpu'"):
+        choose_device("gpu")
+    with pytest.raises(ConfigError, match="'cuda' was asked for, but this PyTorch sees no GPU"):
+        choose_device("cuda")

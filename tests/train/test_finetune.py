@@ -1,0 +1,96 @@
+"""Fine-tuning: the same vocabulary, the best model kept, a new softmax where there is none."""
+
+import pytest
+import torch
+from official_files import random_official
+from tiny_runs import NAMES, VERBS, sentences, tiny_config
+
+import torchelmo
+from torchelmo.errors import InputError, OutputError
+from torchelmo.train.evaluate import perplexity
+from torchelmo.train.finetune import fine_tune
+from torchelmo.train.loop import pretrain
+
+QUICK = ["batch_size=8", "unroll=5", "epochs=2", "dropout=0.0", "log_every=10", "curve=false"]
+
+
+@pytest.fixture(scope="module")
+def model(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("model") / "run"
+    pretrain(tiny_config(data, out, steps=30, batch_size=8, dropout=0.0, reset_state=True))
+    return out
+
+
+@pytest.fixture
+def text(tmp_path):
+    """Another grammar over the same words: the verb stands last."""
+    lines = [f"{a} {c} {b} ." for (a, b, *_, c, _) in sentences(200, seed=5)]
+    (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
+    return tmp_path / "text.txt"
+
+
+def held_out_of(tmp_path):
+    lines = [f"{a} {c} {b} ." for (a, b, *_, c, _) in sentences(40, seed=6)]
+    (tmp_path / "heldout.txt").write_text("\n".join(lines) + "\n")
+    return [line.split() for line in lines], tmp_path / "heldout.txt"
+
+
+def test_perplexity_falls_and_the_vocabulary_stays(model, text, tmp_path):
+    out = tmp_path / "out"
+    lines, heldout = held_out_of(tmp_path)
+    tuned = fine_tune(model, [text], out, heldout=[heldout], pretokenized=True, settings=[*QUICK, "optim.lr=0.02"])
+    before, after = torchelmo.load(model), torchelmo.load(out)
+    assert after.vocabulary == before.vocabulary
+    assert perplexity(before, lines).average == pytest.approx(tuned.before.average, rel=1e-6)
+    assert perplexity(after, lines).average == pytest.approx(tuned.after.average, rel=1e-6)
+    assert tuned.after.average < 0.8 * tuned.before.average
+    assert {path.name for path in out.iterdir()} == {"config.json", "model.safetensors", "vocab.txt", "metrics.jsonl"}
+
+
+def test_a_model_that_gains_nothing_is_left_as_it_was(model, text, tmp_path):
+    _, heldout = held_out_of(tmp_path)
+    tuned = fine_tune(
+        model, [text], tmp_path / "out", heldout=[heldout], pretokenized=True, settings=[*QUICK, "optim.lr=50"]
+    )
+    assert (tuned.step, tuned.after) == (0, tuned.before)
+    before, after = torchelmo.load(model), torchelmo.load(tmp_path / "out")
+    assert all(torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True))
+
+
+def test_official_weights_are_given_a_softmax_first(text, tmp_path):
+    official = random_official(seed=3, filters=((1, 4), (2, 4)), n_highway=1, projection_dim=6, cell_dim=8)
+    options, weights = official.write(tmp_path / "official")
+    before = torchelmo.load_official(options, weights)
+    settings = [*QUICK, "optim.lr=0.01"]
+    tuned = fine_tune(
+        tmp_path / "official", [text], tmp_path / "out", heldout=0.2, pretokenized=True, settings=settings
+    )
+    after = torchelmo.load(tmp_path / "out")
+    assert set(NAMES + VERBS) <= set(after.vocabulary.words)
+    assert tuned.after.average < tuned.before.average
+    # It goes back into the official format, and is read from it with the same vectors.
+    torchelmo.save_official(after, tmp_path / "again" / "options.json", tmp_path / "again" / "weights.hdf5")
+    again = torchelmo.load(tmp_path / "again")
+    for name, tensor in again.state_dict().items():
+        assert torch.equal(tensor, after.state_dict()[name])
+    assert not torch.equal(after.forward_lstms[0].bias, before.forward_lstms[0].bias)
+
+
+def test_a_place_that_is_taken_is_not_written_over(model, text):
+    with pytest.raises(OutputError, match="holds a model or a run already. Choose another --out, or say --overwrite"):
+        fine_tune(model, [text], model)
+
+
+def test_text_without_a_held_out_line_is_refused(model, tmp_path):
+    (tmp_path / "short.txt").write_text("ann sees the dog .\n")
+    with pytest.raises(InputError, match="expected held-out text, which tells when to stop"):
+        fine_tune(model, [tmp_path / "short.txt"], tmp_path / "out", heldout=0.0, pretokenized=True)
+
+
+def test_a_softmax_whose_words_are_not_known_is_refused(model, text, tmp_path):
+    import shutil
+
+    shutil.copytree(model, tmp_path / "copy")
+    (tmp_path / "copy" / "vocab.txt").unlink()
+    with pytest.raises(InputError, match="came without a vocabulary. Put its vocab.txt into the model folder"):
+        fine_tune(tmp_path / "copy", [text], tmp_path / "out", pretokenized=True)

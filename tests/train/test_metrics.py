@@ -1,0 +1,80 @@
+"""Metrics: whole over all pieces of a run, for programs and for people."""
+
+import json
+
+import pytest
+from tiny_runs import tiny_config
+
+from torchelmo.train.loop import pretrain
+from torchelmo.train.metrics import Metrics, Report, draw_curve, duration, perplexity_of, read_metrics
+
+REPORT = Report(
+    step=7,
+    n_steps=100,
+    tokens=140,
+    seconds=2.0,
+    tokens_per_second=1234.5,
+    loss=2.0,
+    forward=7.5,
+    backward=None,
+    lr=0.00004321,
+    gradient_norm=0.5,
+    remaining=3725.0,
+)
+
+
+def test_a_report_is_one_line_for_people():
+    line = REPORT.line()
+    assert line == "step 7/100  1,234 tokens/s  loss 2.000  forward 7.5  lr 4.3e-05  1h02m left"
+    evaluated = REPORT._replace(n_steps=None, heldout=9.0, heldout_forward=8.0, heldout_backward=10.0)
+    assert evaluated.line().startswith("step 7  ")
+    assert evaluated.line().endswith("held-out perplexity 9.00 (8.00, 10.00)")
+
+
+def test_what_was_recorded_after_the_checkpoint_is_dropped_by_a_resume(tmp_path):
+    config = tiny_config(tmp_path, tmp_path)
+    with Metrics(config, 0) as metrics:
+        for step in (1, 2, 3):
+            metrics.write(REPORT._replace(step=step))
+    with metrics.path.open("a") as file:
+        file.write('{"step": 4, "lo')  # a kill in the middle of a write
+    with Metrics(config, 2) as metrics:
+        metrics.write(REPORT._replace(step=3, loss=9.0))
+    assert [(record["step"], record["loss"]) for record in read_metrics(metrics.path)] == [(1, 2.0), (2, 2.0), (3, 9.0)]
+    assert "backward" not in read_metrics(metrics.path)[0]
+
+
+def test_other_ranks_write_nothing(tmp_path):
+    with Metrics(tiny_config(tmp_path, tmp_path / "out"), 0, writes=False) as metrics:
+        metrics.write(REPORT)
+    assert not metrics.path.exists()
+
+
+def test_no_curve_without_records(tmp_path):
+    assert draw_curve(tmp_path) is None
+
+
+@pytest.mark.slow
+def test_tensorboard_events_and_the_curve(data, tmp_path):
+    pytest.importorskip("matplotlib")
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    config = tiny_config(data, tmp_path / "run", steps=4, log_every=2, curve=True, tensorboard=True)
+    pretrain(config)
+    assert (config.out / "curve.png").read_bytes().startswith(b"\x89PNG")
+    events = accumulator.EventAccumulator(str(config.out / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("loss")] == [2, 4]
+    losses = [json.loads(line)["loss"] for line in (config.out / "metrics.jsonl").read_text().splitlines()]
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx(losses, rel=1e-5)
+
+
+def test_numbers_for_people():
+    assert [duration(seconds) for seconds in (0.4, 59.6, 3600, 90061, float("inf"))] == [
+        "0s",
+        "1m00s",
+        "1h00m",
+        "25h01m",
+        "?",
+    ]
+    assert perplexity_of(None) is None
+    assert perplexity_of(1e6) > 1e300

@@ -1,0 +1,111 @@
+"""A run that was stopped or killed goes on exactly: in the end it has the same bytes as one that was not."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+from tiny_runs import tiny_config
+
+from torchelmo.train.checkpoint import checkpoints
+from torchelmo.train.distributed import World
+from torchelmo.train.loop import pretrain, train
+from torchelmo.train.run import open_run
+from torchelmo.train.signals import Stop
+
+WORDS = {"input": "words", "tied_softmax": True, "projection_dim": 6, "cell_dim": 8}
+
+
+def end_of(out):
+    """Every tensor and every number but the clock's that a finished run leaves."""
+    last = checkpoints(out)[-1]
+    progress = json.loads((last / "training.json").read_text())["progress"]
+    del progress["seconds"]
+    metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return (
+        (last / "model.safetensors").read_bytes(),
+        (last / "training.safetensors").read_bytes(),
+        (out / "best" / "model.safetensors").read_bytes(),
+        progress,
+        [(record["step"], record["lr"], record.get("heldout")) for record in metrics],
+    )
+
+
+def stop_after(config, step):
+    """One piece of a run, to `step`; resumed if there is something to resume."""
+    stop = Stop()
+    for report in train(open_run(replace(config, log_every=1), World(), resume=True), stop):
+        stop.asked = report.step >= step - 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"loss": "full", "optim": {}},
+        {"accumulate": 2, "proposal": "unigram", "reset_state": True},
+        {"model": WORDS, "optim": {"name": "adam", "lr": 0.01, "decay": "cosine", "warmup": 3.0}},
+    ],
+    ids=["sampled, adamw", "full, adagrad", "accumulated, unigram", "words, tied, adam"],
+)
+def test_stopped_and_resumed_is_as_if_never_stopped(data, tmp_path, changes):
+    settings = {"steps": 12, "log_every": 1, "evaluate_every": 4, "checkpoint_every": 100, **changes}
+    straight, broken = (tiny_config(data, tmp_path / name, **settings) for name in ("straight", "broken"))
+    pretrain(straight)
+    for step in (3, 8):
+        stop_after(broken, step)
+        assert checkpoints(broken.out)[-1].name == f"step-{step:08d}"
+    pretrain(broken, resume=True)
+    assert end_of(broken.out) == end_of(straight.out)
+
+
+def kill_and_resume(data, tmp_path, n_kills, seed):
+    config = tiny_config(
+        data, tmp_path / "killed", steps=60, log_every=7, evaluate_every=20, checkpoint_every=3, keep=2
+    )
+    straight = replace(config, out=tmp_path / "straight")
+    pretrain(straight)
+    # Children of a server that has imported everything start at once, and share no thread with this process.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torchelmo.train.loop", "torchelmo.train.evaluate", "safetensors.torch"])
+    warm = context.Process(target=time.sleep, args=(0,))
+    warm.start()
+    warm.join()
+    pick, kills, reached = random.Random(seed), 0, []
+    for _ in range(20 * n_kills):
+        child = context.Process(target=pretrain, args=(config,), kwargs={"resume": True})
+        child.start()
+        if kills < n_kills:
+            before = len(reached) and reached[-1]
+            child.join(pick.uniform(0.05, 0.9))
+            if child.exitcode is None:
+                os.kill(child.pid, signal.SIGKILL)
+                kills += 1
+            child.join()
+            saved = checkpoints(config.out)
+            reached.append(int(saved[-1].name.removeprefix("step-")) if saved else 0)
+            assert reached[-1] >= before
+            if reached[-1] == config.steps:  # it was faster than the kills: begin anew, the count goes on
+                assert end_of(config.out) == end_of(straight.out)
+                pretrain(replace(config, steps=1), overwrite=True)
+                reached.append(0)
+                config.out.rename(tmp_path / f"done-{kills}-{len(reached)}")
+        else:
+            child.join()
+            assert child.exitcode == 0
+            break
+    assert kills == n_kills
+    assert end_of(config.out) == end_of(straight.out)
+
+
+def test_killed_at_random_moments_and_resumed(data, tmp_path):
+    kill_and_resume(data, tmp_path, n_kills=3, seed=1)
+
+
+@pytest.mark.slow
+def test_killed_twenty_times_and_resumed(data, tmp_path):
+    kill_and_resume(data, tmp_path, n_kills=20, seed=2)
