@@ -130,6 +130,7 @@ def create_hdf5(path: Path) -> Any:
 
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_sieve_buf_size(0)
+    access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)  # as h5py.File itself: closing closes what is in it too
     return h5py.File(h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_TRUNC, fapl=access))
 
 
