@@ -4,6 +4,7 @@ import bz2
 import contextlib
 import errno
 import gzip
+import json
 import lzma
 import os
 import re
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from torchelmo.errors import InputError, MissingFileError, OutputError, TorchelmoError
+from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, TorchelmoError
 
 _OPENERS: dict[str, Callable[..., IO[bytes]]] = {
     ".gz": gzip.open,  # type: ignore[dict-item]
@@ -44,6 +45,15 @@ def require_file(path: str | Path, what: str = "a file") -> Path:
     if not os.access(path, os.R_OK):
         raise InputError(f"{path}: expected {what}, but it may not be read. Check its permissions.")
     return path
+
+
+def read_json(path: str | Path, what: str) -> Any:
+    """The content of a JSON file, which should be `what`."""
+    path = require_file(path, what)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: expected JSON in UTF-8: {error}.") from error
 
 
 @contextlib.contextmanager

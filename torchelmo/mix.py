@@ -57,7 +57,12 @@ class ScalarMix(nn.Module):
             raise InputError(f"ScalarMix was built for {self.n_layers} layers, got {len(layers)}.")
         if self.layer is not None:
             return self._normalised(layers[self.layer], mask)
-        mixed = sum(weight * self._normalised(layer, mask) for weight, layer in zip(self.weights, layers))
+        mixed: Tensor
+        if isinstance(layers, Tensor) and not self.layer_norm:
+            mixed = torch.tensordot(self.weights, layers, dims=1)  # one pass over the layers
+        else:
+            first, *others = (weight * self._normalised(layer, mask) for weight, layer in zip(self.weights, layers))
+            mixed = sum(others, start=first)
         return self.gamma * mixed
 
     def _normalised(self, layer: Tensor, mask: Tensor | None) -> Tensor:

@@ -198,3 +198,12 @@ def test_an_old_file_is_kept_when_writing_fails(tmp_path, tiny_bilm, monkeypatch
         torchelmo.save_official(tiny_bilm, options, weights)
     assert weights.read_text() == "old"
     assert list(tmp_path.iterdir()) == [weights]
+
+
+def test_an_adaptive_softmax_is_left_out_with_a_word(tmp_path, caplog):
+    config = BiLMConfig(
+        filters=((1, 2),), n_highway=0, projection_dim=4, cell_dim=6, softmax_words=20, softmax_cutoffs=(8,)
+    )
+    torchelmo.save_official(BiLM(config), tmp_path / "options.json", tmp_path / "weights.hdf5")
+    assert "weights.hdf5: the official format has no place for an adaptive softmax" in caplog.text
+    assert torchelmo.load(tmp_path).softmax is None

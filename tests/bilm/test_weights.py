@@ -179,12 +179,12 @@ def test_two_weight_files_are_one_too_many(tiny_official, tmp_path):
     _, weights = tiny_official.write(tmp_path)
     (tmp_path / "more.hdf5").write_bytes(weights.read_bytes())
     with pytest.raises(
-        MissingFileError, match=r"expected one \*.hdf5 beside options.json, found more.hdf5, weights.hdf5"
+        MissingFileError, match=r"expected one \*.hdf5 in a folder of official files, found more.hdf5, weights.hdf5"
     ):
         torchelmo.load(tmp_path)
     weights.unlink()
     (tmp_path / "more.hdf5").unlink()
-    with pytest.raises(MissingFileError, match=r"expected one \*.hdf5 beside options.json, found none"):
+    with pytest.raises(MissingFileError, match=r"expected one \*.hdf5 in a folder of official files, found none"):
         torchelmo.load(tmp_path)
 
 
@@ -320,3 +320,10 @@ def test_where_a_model_came_from_is_kept(tiny_official, tmp_path):
     bilm.save(tmp_path / "ours")
     assert torchelmo.load(tmp_path / "ours").origin == "official files options.json + weights.hdf5"
     assert torchelmo.load(tmp_path / "ours").official_options == tiny_official.options
+
+
+def test_released_files_load_under_their_own_names(tiny_official, tmp_path):
+    options, weights = tiny_official.write(tmp_path)
+    options.rename(tmp_path / "elmo_2x1024_options.json")
+    weights.rename(tmp_path / "elmo_2x1024_weights.hdf5")
+    assert torchelmo.load(tmp_path).origin == "official files elmo_2x1024_options.json + elmo_2x1024_weights.hdf5"

@@ -1,8 +1,8 @@
 """The LSTM of the biLM: its output is projected, and both cell and output are clipped.
 
-    i, j, f, o = x_t W_x + h_{t−1} W_h + b
-    c_t = clip(σ(f + 1) ⊙ c_{t−1} + σ(i) ⊙ tanh(j))
-    h_t = clip((σ(o) ⊙ tanh(c_t)) W_p)
+i, j, f, o = x_t W_x + h_{t−1} W_h + b
+c_t = clip(σ(f + 1) ⊙ c_{t−1} + σ(i) ⊙ tanh(j))
+h_t = clip((σ(o) ⊙ tanh(c_t)) W_p)
 """
 
 import math

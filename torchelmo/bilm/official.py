@@ -1,25 +1,26 @@
 """The official files, options.json + weights.hdf5, read and written without loss."""
 
-import contextlib
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from torchelmo.bilm.config import BiLMConfig, Filters
+from torchelmo.bilm.hdf5 import Datasets, list_datasets, open_hdf5, read_dataset
 from torchelmo.bilm.model import BiLM
-from torchelmo.bilm.tensors import check_finite, fill, own_tensors
+from torchelmo.bilm.tensors import fill, own_tensors
 from torchelmo.config import build_config, convert
-from torchelmo.errors import ConfigError, OutputError, TorchelmoError, WeightsError
-from torchelmo.files import create_hdf5, require_file, writing
+from torchelmo.errors import ConfigError, OutputError, WeightsError
+from torchelmo.files import create_hdf5, read_json, writing
 from torchelmo.text.vocabulary import Vocabulary
 
+log = logging.getLogger(__name__)
+
 OFFICIAL_N_CHARACTERS = 262
-_DEEPEST = 12  # groups within groups; the official layout has five
 
 
 class Dataset(NamedTuple):
@@ -36,15 +37,15 @@ def load_official(options: str | Path, weights: str | Path, vocabulary: str | Pa
     """A biLM from options.json and weights.hdf5; `vocabulary` (one word per line) is for word-input models."""
     raw = _read_options(Path(options))
     words = Vocabulary.read(vocabulary) if vocabulary is not None else None
-    with _open_hdf5(Path(weights)) as file:
-        found = _list_datasets(file, Path(weights))
+    with open_hdf5(Path(weights)) as file:
+        found = list_datasets(file, Path(weights))
         config = config_from_options(raw, found, str(options))
         layout = _check_datasets(found, official_layout(config), Path(weights), Path(options))
         with torch.device("meta"):
             bilm = BiLM(config, words)
         tensors: dict[str, Tensor] = {}
         for dataset in layout:
-            theirs = _read_dataset(file, dataset.name, weights)
+            theirs = read_dataset(file, dataset.name, Path(weights))
             tensors.update(zip(dataset.parameters, dataset.unpack(theirs)))
     fill(bilm, tensors)
     bilm.origin = f"official files {Path(options).name} + {Path(weights).name}"
@@ -61,6 +62,8 @@ def save_official(bilm: BiLM, options: str | Path, weights: str | Path) -> None:
             f"The official format has at most {OFFICIAL_N_CHARACTERS + 1} characters, this model has "
             f"{bilm.config.n_characters}: save a model folder instead."
         )
+    if bilm.config.softmax_cutoffs:
+        log.warning("%s: the official format has no place for an adaptive softmax, which is left out.", weights)
     ours = own_tensors(bilm)
     with writing(weights) as temporary, create_hdf5(temporary) as file:
         for dataset in official_layout(bilm.config):
@@ -98,9 +101,7 @@ def official_layout(config: BiLMConfig) -> Iterator[Dataset]:
         yield _same("softmax/b", (config.softmax_words,), "softmax.bias")
 
 
-def config_from_options(
-    options: dict[str, Any], found: dict[str, tuple[tuple[int, ...], np.dtype[Any]]], where: str
-) -> BiLMConfig:
+def config_from_options(options: dict[str, Any], found: Datasets, where: str) -> BiLMConfig:
     """The shape that options.json tells; what it leaves open (softmax, projection) is seen in the file."""
     shapes = {name: shape for name, (shape, _) in found.items()}
     softmax = _rows(shapes, "softmax/b", 0)
@@ -218,11 +219,7 @@ def _character_settings(
 
 
 def _read_options(path: Path) -> dict[str, Any]:
-    require_file(path, "an official options.json")
-    try:
-        options = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: expected JSON in UTF-8: {error}.") from error
+    options = read_json(path, "an official options.json")
     if not isinstance(options, dict):
         raise ConfigError(f"{path}: expected a JSON object with the key 'lstm', found {type(options).__name__}.")
     return options
@@ -248,50 +245,8 @@ def _rows(shapes: dict[str, tuple[int, ...]], name: str, default: int) -> int:
     return (shapes.get(name) or (default,))[0]
 
 
-def _open_hdf5(path: Path) -> Any:
-    import h5py
-
-    require_file(path, "an official weights.hdf5")
-    try:
-        return h5py.File(path, "r")
-    except OSError as error:
-        raise WeightsError(
-            f"{path}: expected an HDF5 file, but it is damaged, cut short or something else ({error}). "
-            "Download or copy it again."
-        ) from error
-
-
-def _list_datasets(file: Any, path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Name → shape and dtype of every dataset. Links that lead elsewhere are refused, not followed."""
-    import h5py
-
-    found: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
-
-    def walk(group: Any, prefix: str) -> None:
-        if prefix.count("/") > _DEEPEST:
-            raise WeightsError(f"{path}: {prefix[:40]}…: the groups are nested too deep; does one hold itself?")
-        for key in group:
-            name = f"{prefix}{key}"
-            if not isinstance(group.get(key, getlink=True), h5py.HardLink):
-                raise WeightsError(
-                    f"{path}: {name}: expected data, found a soft or external link. Links could lead to any file "
-                    "and are refused; ask for a file that holds its own data."
-                )
-            item = group[key]
-            if isinstance(item, h5py.Group):
-                walk(item, f"{name}/")
-            elif not isinstance(item, h5py.Dataset) or item.external or item.is_virtual:
-                raise WeightsError(f"{path}: {name}: expected a dataset stored in this file, found {item!r}.")
-            else:
-                found[name] = (tuple(item.shape or ()), item.dtype)
-
-    with _explaining_damage(path):
-        walk(file, "")
-    return found
-
-
 def _check_datasets(
-    found: dict[str, tuple[tuple[int, ...], np.dtype[Any]]],
+    found: Datasets,
     layout: Iterable[Dataset],
     path: Path,
     options: Path,
@@ -317,21 +272,3 @@ def _check_datasets(
             f"{f' (and {len(extra) - 1} more)' if len(extra) > 1 else ''}. Are the options those of another model?"
         )
     return checked
-
-
-def _read_dataset(file: Any, name: str, path: str | Path) -> Tensor:
-    with _explaining_damage(Path(path)), np.errstate(over="ignore"):  # what overflows is not finite: see below
-        tensor = torch.from_numpy(np.asarray(file[name][()], dtype=np.float32))
-    check_finite(tensor, f"{path}: {name}")
-    return tensor
-
-
-@contextlib.contextmanager
-def _explaining_damage(path: Path) -> Iterator[None]:
-    """HDF5 reports damage in many ways: as an OSError, a KeyError, a name that is not UTF-8, …"""
-    try:
-        yield
-    except TorchelmoError:
-        raise
-    except Exception as error:
-        raise WeightsError(f"{path}: the HDF5 file is damaged or cut short ({error}). Copy it again.") from error

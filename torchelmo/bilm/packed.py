@@ -46,9 +46,7 @@ class PackedBiLM:
             PairedLayer(lstms) if paired else SeparateLayer(lstms, precision) for lstms in zip(*directions)
         ]
 
-    def run(
-        self, x: Tensor, lengths: Sequence[int], hidden: Tensor, cell: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def run(self, x: Tensor, lengths: Sequence[int], hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(n_tokens, projection_dim), sentence after sentence -> (n_layers + 1, n_tokens, dim), same order.
 
         `hidden` and `cell` (n_directions, n_layers, n_sentences, …) are the state before; the two other

@@ -59,9 +59,7 @@ class PairedLayer:
             of_input = torch.baddbmm(self.bias, x[:, rows], self.input_weight)
             places = zip(some_sizes, of_input.split(some_sizes, dim=1), out[:, rows].split(some_sizes, dim=1))
             for size, added, projected in places:
-                if (
-                    size != n_rows
-                ):  # at the start and as sentences end: the buffers of a step, and their parts
+                if size != n_rows:  # at the start and as sentences end: the buffers of a step, and their parts
                     hidden[:, size : before.shape[1]] = before[:, size:]
                     before, now, n_rows = before[:, :size], cell[:, :size], size
                     gates = x.new_empty(len(x), size, 4 * self.cell_dim)
@@ -102,9 +100,7 @@ class _Direction:
         before = hidden
         for rows, some_sizes in _chunks(sizes, 4 * self.cell_dim):
             of_input = self.input(x[rows], self.bias)
-            for size, added, projected in zip(
-                some_sizes, of_input.split(some_sizes), out[rows].split(some_sizes)
-            ):
+            for size, added, projected in zip(some_sizes, of_input.split(some_sizes), out[rows].split(some_sizes)):
                 hidden[size : len(before)] = before[size:]  # sentences that have ended
                 self._step(added, before[:size], cell[:size], projected)
                 before = projected

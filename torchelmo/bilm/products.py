@@ -77,9 +77,7 @@ def choose_product(weight: Tensor, precision: Precision, *, small_batches: bool)
 @cache
 def has_half() -> bool:
     """Whether this CPU and this PyTorch have the float16 operator; says so once where they do not."""
-    return _works(
-        HalfProduct, "float16 weights are not to be had on this machine: float32 is used instead (%s)."
-    )
+    return _works(HalfProduct, "float16 weights are not to be had on this machine: float32 is used instead (%s).")
 
 
 @cache

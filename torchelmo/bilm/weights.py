@@ -14,7 +14,7 @@ from torchelmo.bilm.official import load_official
 from torchelmo.bilm.tensors import check_finite, fill, own_tensors
 from torchelmo.config import build_config, config_to_dict
 from torchelmo.errors import ConfigError, MissingFileError, OutputError, WeightsError
-from torchelmo.files import require_file, writing
+from torchelmo.files import read_json, require_file, writing
 from torchelmo.text.vocabulary import Vocabulary
 
 FORMAT = 1
@@ -24,7 +24,7 @@ _FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "
 
 
 def load(model: str | Path | None = None) -> BiLM:
-    """A biLM by folder (ours, or options.json + one *.hdf5) or by the name of a model inside the package."""
+    """A biLM by folder (ours, or official: one *options.json + one *.hdf5), or by the name of one in the package."""
     if model is None or not Path(model).exists():
         return load_folder(_pretrained_folder(model or DEFAULT_MODEL))
     folder = Path(model)
@@ -32,13 +32,10 @@ def load(model: str | Path | None = None) -> BiLM:
         raise MissingFileError(f"{folder}: expected a model folder, found a file. Give the folder it stands in.")
     if (folder / "config.json").exists():
         return load_folder(folder)
-    if (folder / "options.json").exists():
-        weights = sorted(folder.glob("*.hdf5"))
-        if len(weights) != 1:
-            names = ", ".join(path.name for path in weights) or "none"
-            raise MissingFileError(f"{folder}: expected one *.hdf5 beside options.json, found {names}.")
+    if any(folder.glob("*options.json")):  # released ones are called elmo_…_options.json and elmo_…_weights.hdf5
+        options, weights = (_only(folder, pattern) for pattern in ("*options.json", "*.hdf5"))
         vocabulary = folder / "vocab.txt"
-        return load_official(folder / "options.json", weights[0], vocabulary if vocabulary.exists() else None)
+        return load_official(options, weights, vocabulary if vocabulary.exists() else None)
     raise MissingFileError(
         f"{folder}: expected a model folder with config.json (ours) or options.json + *.hdf5 (official), found neither."
     )
@@ -90,6 +87,14 @@ def save_folder(bilm: BiLM, folder: str | Path, dtype: torch.dtype | None = None
         (folder / "vocab.txt").unlink(missing_ok=True)  # of a model that was here before
 
 
+def _only(folder: Path, pattern: str) -> Path:
+    found = sorted(folder.glob(pattern))
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise MissingFileError(f"{folder}: expected one {pattern} in a folder of official files, found {names}.")
+    return found[0]
+
+
 def _pretrained_folder(name: str | Path) -> Path:
     folder = PRETRAINED / str(name)
     if "/" not in str(name) and (folder / "config.json").exists():
@@ -102,11 +107,7 @@ def _pretrained_folder(name: str | Path) -> Path:
 
 
 def _read_card(path: Path) -> dict[str, Any]:
-    require_file(path, "the config.json of a model folder")
-    try:
-        card = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: expected JSON in UTF-8: {error}.") from error
+    card = read_json(path, "the config.json of a model folder")
     if not isinstance(card, dict) or not isinstance(card.get("model"), dict):
         raise ConfigError(f"{path}: expected an object with the key 'model', as torchelmo writes it.")
     if card.get("format") != FORMAT:

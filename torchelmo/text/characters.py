@@ -28,7 +28,8 @@ class CharacterEncoder:
 
     def __call__(self, token: str) -> CharacterIds:
         """(max_length,)."""
-        return self.encode([token])[0]
+        (ids,) = self.encode([token])
+        return np.asarray(ids, dtype=np.int64)
 
     def encode(self, tokens: Sequence[str]) -> CharacterIds:
         """(n_tokens, max_length). Bytes that do not fit are cut; lone surrogates have no bytes."""
