@@ -156,7 +156,9 @@ class Trial:
         config, bilm = self.shape.config, self.bilm
         window, negatives = next(self.windows), self.sampler.draw(self.generator)
         rows = self.text.characters[torch.cat(window.ids).unique()]
-        words = BiLM(recurrence_of(config))  # reads words: the LSTMs with nothing before them
+        words = BiLM(recurrence_of(config))  # reads words: the same LSTMs with nothing before them
+        for name in ("forward_lstms", "backward_lstms"):
+            words.add_module(name, bilm.get_submodule(name))
         hidden = torch.randn(len(window.targets), config.projection_dim, requires_grad=True)
         characters, last = bilm.encoder, bilm.softmax
         assert isinstance(characters, CharCNN)

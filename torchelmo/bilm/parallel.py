@@ -31,7 +31,12 @@ def _workers(process: int, n_workers: int, n_threads: int) -> ThreadPoolExecutor
     """Threads that use `n_threads` cores each; made anew in a forked process, which inherits none."""
     before = torch.get_num_threads()
     ready = Barrier(n_workers + 1)
-    pool = ThreadPoolExecutor(n_workers, "torchelmo", torch.set_num_threads, (n_threads,))
+
+    def begin() -> None:
+        torch.get_num_threads()  # the first call in a thread gives it the default, so it must not come later
+        torch.set_num_threads(n_threads)
+
+    pool = ThreadPoolExecutor(n_workers, "torchelmo", begin)
     for _ in range(n_workers):
         pool.submit(ready.wait)
     ready.wait()
