@@ -76,6 +76,12 @@ def test_a_missing_text_is_a_wrong_call(call, tmp_path):
     assert "no.txt: expected a text file, found nothing" in done.err
 
 
+def test_a_missing_held_out_file_is_a_wrong_call(call, lines, tmp_path):
+    done = call("prepare", lines, "--out", tmp_path / "data", "--heldout", tmp_path / "no.txt")
+    assert done.code == 2
+    assert "no.txt: expected a text file, found nothing" in done.err
+
+
 def test_perplexity_of_files_and_of_all_together(call, language_model, lines, tmp_path):
     (tmp_path / "other.txt").write_text("the arrow .\n", encoding="utf-8")
     files = [lines, tmp_path / "other.txt"]
@@ -89,6 +95,8 @@ def test_perplexity_of_files_and_of_all_together(call, language_model, lines, tm
     together = perplexity(language_model, texts[0] + texts[1])._asdict()
     assert found["all"] == pytest.approx(together, rel=1e-5)
     assert found["state"] == "reset"
+    *_, last = call("perplexity", tmp_path / "model", *files, "--pretokenized").out.splitlines()
+    assert last.startswith(f"all: perplexity forward {together['forward']:.2f}, ")
 
 
 def test_perplexity_in_words(call, language_model, lines, tmp_path):
