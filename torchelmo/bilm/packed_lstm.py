@@ -53,12 +53,11 @@ class PairedLayer:
 
     def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor) -> Tensor:
         """As `SeparateLayer.run`."""
-        out = x.new_empty(len(x), x.shape[1], hidden.shape[-1])
+        outputs: list[Tensor] = []  # of each step (n_directions, rows, projection_dim)
         before, n_rows = hidden, -1
         for rows, some_sizes in _chunks(sizes, 4 * self.cell_dim * len(x)):
             of_input = torch.baddbmm(self.bias, x[:, rows], self.input_weight)
-            places = zip(some_sizes, of_input.split(some_sizes, dim=1), out[:, rows].split(some_sizes, dim=1))
-            for size, added, projected in places:
+            for size, added in zip(some_sizes, of_input.split(some_sizes, dim=1)):
                 if size != n_rows:  # at the start and as sentences end: the buffers of a step, and their parts
                     hidden[:, size : before.shape[1]] = before[:, size:]
                     before, now, n_rows = before[:, :size], cell[:, :size], size
@@ -71,12 +70,12 @@ class PairedLayer:
                 if self.cell_clip is not None:
                     now.clamp_(-self.cell_clip, self.cell_clip)
                 torch.tanh(now, out=squashed).mul_(o)
-                torch.bmm(squashed, self.projection, out=projected)
+                before = torch.bmm(squashed, self.projection)
                 if self.projection_clip is not None:
-                    projected.clamp_(-self.projection_clip, self.projection_clip)
-                before = projected
+                    before.clamp_(-self.projection_clip, self.projection_clip)
+                outputs.append(before)
         hidden[:, : before.shape[1]] = before
-        return out
+        return torch.cat(outputs, dim=1) if outputs else x.new_empty(len(x), 0, hidden.shape[-1])
 
     def _stack(self, tensors: Sequence[Tensor]) -> Tensor:
         """The gates i, j, f, o reordered to i, f, o, j, so that the three sigmoids are one call."""
