@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing
-import os
 import random
 import signal
 import time
@@ -69,37 +68,38 @@ def kill_and_resume(data, tmp_path, n_kills, seed):
     )
     straight = replace(config, out=tmp_path / "straight")
     pretrain(straight)
-    # Children of a server that has imported everything start at once, and share no thread with this process.
+    # Children of a server that has imported everything (PyTorch imports its compiler at the first step) start at
+    # once, and share no thread with this process.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torchelmo.train.loop", "torchelmo.train.evaluate", "safetensors.torch"])
-    warm = context.Process(target=time.sleep, args=(0,))
-    warm.start()
-    warm.join()
-    pick, kills, reached = random.Random(seed), 0, []
-    for _ in range(20 * n_kills):
+    context.set_forkserver_preload(["torchelmo.train.loop", "safetensors.torch", "torch._dynamo"])
+    pick, kills, resumed_from = random.Random(seed), 0, []
+    while kills < n_kills or saved_step(config.out) < config.steps:
+        before = saved_step(config.out)
         child = context.Process(target=pretrain, args=(config,), kwargs={"resume": True})
         child.start()
         if kills < n_kills:
-            before = len(reached) and reached[-1]
-            child.join(pick.uniform(0.05, 0.9))
-            if child.exitcode is None:
-                os.kill(child.pid, signal.SIGKILL)
+            # Some die while they start, most at some moment after their first checkpoint.
+            late = kills == 0 or pick.random() < 0.8
+            while late and child.is_alive() and saved_step(config.out) == before:
+                time.sleep(0.005)
+            child.join(pick.uniform(0.0, 0.1))
+            if child.is_alive():
+                child.kill()
                 kills += 1
-            child.join()
-            saved = checkpoints(config.out)
-            reached.append(int(saved[-1].name.removeprefix("step-")) if saved else 0)
-            assert reached[-1] >= before
-            if reached[-1] == config.steps:  # it was faster than the kills: begin anew, the count goes on
-                assert end_of(config.out) == end_of(straight.out)
-                pretrain(replace(config, steps=1), overwrite=True)
-                reached.append(0)
-                config.out.rename(tmp_path / f"done-{kills}-{len(reached)}")
-        else:
-            child.join()
-            assert child.exitcode == 0
-            break
-    assert kills == n_kills
+                resumed_from.append(before)
+        child.join()
+        assert child.exitcode in (0, -signal.SIGKILL)
+        assert saved_step(config.out) >= before
+        if kills < n_kills and saved_step(config.out) == config.steps:  # it was faster than the kills: once more
+            assert end_of(config.out) == end_of(straight.out)
+            config.out.rename(tmp_path / f"ended-before-kill-{kills}")
+    assert any(0 < step < config.steps for step in resumed_from)
     assert end_of(config.out) == end_of(straight.out)
+
+
+def saved_step(out):
+    saved = checkpoints(out)
+    return int(saved[-1].name.removeprefix("step-")) if saved else 0
 
 
 def test_killed_at_random_moments_and_resumed(data, tmp_path):

@@ -63,19 +63,16 @@ def pretrain(
                 if advance is not None:
                     advance(report.step - done)
                 done = report.step
-        if world.rank == 0:
-            again = [
-                "torchelmo",
-                "pretrain",
-                str(config),
-                *(part for item in settings or [] for part in ("--set", item)),
-            ]
-            if not run.is_over(run.progress):
-                echo(f"Stopped after step {done}; all is saved. Go on with: {shlex.join([*again, '--resume'])}")
-                return
-            best = run.progress.best
-            gained = f", best held-out perplexity {best:.2f} after step {run.progress.best_step}" if best else ""
-            echo(f"{found.out}: finished after step {done}{gained}. A longer run goes on with --resume.")
+        if world.rank > 0:
+            return
+        if not run.is_over(run.progress):
+            words = ["pretrain", str(config), *(part for item in settings or [] for part in ("--set", item))]
+            again = shlex.join(["torchelmo", *words, "--resume"]) if world.size == 1 else "the same call and --resume"
+            echo(f"Stopped after step {done}; all is saved. Go on with: {again}")
+            return
+        best = run.progress.best
+        gained = f", best held-out perplexity {best:.2f} after step {run.progress.best_step}" if best else ""
+        echo(f"{found.out}: finished after step {done}{gained}. A longer run goes on with --resume.")
 
 
 def fine_tune(
