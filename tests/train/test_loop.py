@@ -254,6 +254,15 @@ def test_settings_that_do_not_fit_the_data_or_the_machine(data, tmp_path):
         Run(replace(config, precision="bfloat16"))
 
 
+def test_the_number_of_threads_may_be_set(data, tmp_path):
+    before = torch.get_num_threads()
+    try:
+        Run(tiny_config(data, tmp_path, threads=before + 1))
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_starting_from_another_model(data, tmp_path):
     pretrain(tiny_config(data, tmp_path / "first", steps=30, evaluate_every=10))
     config = tiny_config(data, tmp_path / "second", steps=2, model={}, init=str(tmp_path / "first"))

@@ -15,7 +15,7 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 # These change what is shown and kept, or how far a run goes, never a step that was already taken.
 MAY_CHANGE = frozenset(
     "data out steps epochs hours checkpoint_every keep log_every evaluate_every patience curve tensorboard "
-    "device".split()
+    "threads device".split()
 )
 
 
@@ -82,6 +82,7 @@ class PretrainConfig:
     patience: int = 0  # stop after so many evaluations without a new best; 0 for never
     curve: bool = True  # curve.png at the end, where matplotlib is installed
     tensorboard: bool = True  # events in out/tensorboard, where the package is installed
+    threads: int = 0  # of each process; 0 for PyTorch's own choice
     device: str = "auto"  # cpu, cuda, cuda:1, …
     precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16 is autocast, on CUDA
     model: dict[str, Any] = field(default_factory=dict)  # BiLMConfig; the data tells the number of words
@@ -107,7 +108,7 @@ class PretrainConfig:
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        for name in ("clip", "patience", "seed"):
+        for name in ("clip", "patience", "seed", "threads"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}.")
         if not 0 <= self.dropout < 1:

@@ -39,6 +39,8 @@ class Run:
     def __init__(self, config: PretrainConfig, world: World | None = None) -> None:
         self.config = config
         self.world = world = world or World()
+        if config.threads:
+            torch.set_num_threads(config.threads)
         self.corpus = Corpus.open(config.data)
         if config.batch_size % world.size:
             raise ConfigError(
@@ -262,6 +264,11 @@ def open_run(config: PretrainConfig, world: World, *, resume: bool = False, over
             log.info("going on after step %d", run.progress.step)
         else:
             log.info("%s: no checkpoint yet, starting at the beginning", out)
+        if world.total([float(run.progress.step)]) != [float(run.progress.step * world.size)]:
+            raise ConfigError(
+                f"{out}: expected the same last checkpoint on all ranks, but they see different ones. "
+                "Put out on a file system that all machines share."
+            )
     return run
 
 
