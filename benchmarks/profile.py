@@ -68,7 +68,7 @@ def part_of(operator: str, shapes: list[list[int]], config: BiLMConfig) -> str:
     if name in _CONVOLUTIONS:
         return "character tables"
     if name in _PRODUCTS:
-        if config.n_filters in widths or 2 * config.n_filters in widths:
+        if config.n_filters in widths and name not in ("bmm", "baddbmm"):
             return "highways and character projection"
         if name == "linear_dynamic_fp16":  # its weight has no shape to see
             return "LSTM projection" if config.cell_dim in widths else "LSTM input and state products"

@@ -254,3 +254,10 @@ def test_errors_of_whoever_reads_are_not_taken_for_damage(suffix, tmp_path):
         raise OutputError("elsewhere")
     with pytest.raises(PermissionError), open_bytes(path):
         raise PermissionError(errno.EACCES, "no")
+
+
+def test_files_are_as_readable_as_any_other_new_file(tmp_path):
+    (tmp_path / "plain").touch()
+    with writing(tmp_path / "ours") as temporary:
+        temporary.touch(mode=0o600)
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode

@@ -104,6 +104,8 @@ def writing(path: str | Path) -> Iterator[Path]:
         with explaining(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             yield temporary
+            if temporary.is_file():
+                os.chmod(temporary, 0o666 & ~_umask())  # safetensors writes files that only their owner may read
             flush_to_disk(temporary)
             os.replace(temporary, path)
     finally:
@@ -160,3 +162,10 @@ def _error_number(error: Exception) -> int | None:
     # HDF5 and safetensors have exceptions of their own, and tell the number in the text.
     told = re.search(r"(?:errno =|os error) (\d+)", str(error))
     return int(told[1]) if told else None
+
+
+def _umask() -> int:
+    """The permissions that new files of this process do not get; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -180,3 +180,18 @@ def test_new_models_differ_and_seeds_repeat():
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), again.parameters()))
     assert all(torch.isfinite(p).all() for p in one.parameters())
     assert not one.encoder.embedding[0].any()
+
+
+def test_a_fused_optimiser_is_noticed_by_the_packed_path(tiny_bilm):
+    """It writes to the weights without raising their version."""
+    tiny_bilm = copy.deepcopy(tiny_bilm)
+    ids = Elmo(tiny_bilm, freeze=False).encode([["a", "bow"]])
+    with torch.no_grad():
+        before = tiny_bilm(ids).layers
+    optimiser = torch.optim.AdamW(tiny_bilm.parameters(), lr=0.1, fused=True)
+    tiny_bilm(ids).layers.square().sum().backward()
+    optimiser.step()
+    with torch.no_grad():
+        after, plain = tiny_bilm(ids).layers, tiny_bilm(ids, path="plain").layers
+    assert not torch.allclose(before, after)
+    torch.testing.assert_close(after, plain)

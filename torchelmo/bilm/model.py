@@ -25,6 +25,7 @@ from torchelmo.text.vocabulary import BEGIN, END, Vocabulary
 
 T = TypeVar("T")
 ExecutionPath = Literal["auto", "plain", "packed"]
+WeightsKey = tuple[tuple[int, int, float], ...]
 
 
 class BiLMState(NamedTuple):
@@ -293,6 +294,11 @@ def _build_lstm(config: BiLMConfig, direction: str) -> ProjectedLSTM:
     )
 
 
-def weights_key(parameters: Iterable[Tensor]) -> tuple[tuple[int, int], ...]:
-    """Changes when a parameter is replaced, moved or written to (though not by way of `.data`)."""
-    return tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters)
+def weights_key(parameters: Iterable[Tensor]) -> WeightsKey:
+    """Changes when a parameter is replaced, moved or written to (frozen ones: though not by way of `.data`)."""
+    return tuple((p.data_ptr(), 0 if p.is_inference() else p._version, _sample(p)) for p in parameters)
+
+
+def _sample(parameter: Tensor) -> float:
+    """A few values of a parameter that is being trained: fused optimisers write without raising its version."""
+    return float(parameter.detach().view(-1)[:8].sum()) if parameter.requires_grad else 0.0

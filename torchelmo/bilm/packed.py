@@ -16,9 +16,7 @@ from torchelmo.bilm.lstm import ProjectedLSTM
 from torchelmo.bilm.packed_lstm import PairedLayer, SeparateLayer
 from torchelmo.bilm.products import Precision
 
-# Both directions fit one product well up to this size of the state weight, and this many rows in a step.
-_PAIRED_VALUES = 1 << 20
-_PAIRED_ROWS = 24
+_PAIRED_VALUES = 1 << 20  # of the state weight: up to here both directions fit one product well
 
 
 class Packing(NamedTuple):
@@ -40,22 +38,13 @@ class PackedBiLM:
         residual: bool,
         precision: Precision = "float32",
     ) -> None:
-        self.residual, self.precision = residual, precision
+        self.residual = residual
         self.backward = [lstms[0].backward for lstms in directions]
-        self._lstms = list(zip(*directions))  # layer by layer
-        self._made: dict[str, Sequence[PairedLayer | SeparateLayer]] = {}
-
-    def layers_for(self, n_rows: float) -> Sequence[PairedLayer | SeparateLayer]:
-        """The layers in the form that is fastest for steps of about `n_rows` rows; made when first needed."""
-        weight = self._lstms[0][0].state_weight
-        small = weight.numel() <= _PAIRED_VALUES and n_rows <= _PAIRED_ROWS
-        kind = "paired" if small or weight.device.type != "cpu" else "separate"
-        if kind not in self._made:
-            self._made[kind] = [
-                PairedLayer(lstms) if kind == "paired" else SeparateLayer(lstms, self.precision)
-                for lstms in self._lstms
-            ]
-        return self._made[kind]
+        weight = directions[0][0].state_weight
+        paired = weight.numel() <= _PAIRED_VALUES or weight.device.type != "cpu"
+        self.layers: list[PairedLayer | SeparateLayer] = [
+            PairedLayer(lstms) if paired else SeparateLayer(lstms, precision) for lstms in zip(*directions)
+        ]
 
     def run(self, x: Tensor, lengths: Sequence[int], hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(n_tokens, projection_dim), sentence after sentence -> (n_layers + 1, n_tokens, dim), same order.
@@ -64,15 +53,14 @@ class PackedBiLM:
         results are the state after. A sentence of length 0 leaves its state as it is.
         """
         # What comes out must be ordinary tensors: a mix that is trained keeps them for its gradients.
-        layers = x.new_empty(len(self._lstms) + 1, len(x), len(self.backward), x.shape[1])
+        layers = x.new_empty(len(self.layers) + 1, len(x), len(self.backward), x.shape[1])
         hidden_after, cell_after = torch.empty_like(hidden), torch.empty_like(cell)
         with torch.inference_mode():
             packing = pack(lengths, x.device)
             places = [packing.backward if backward else packing.forward for backward in self.backward]
             below = torch.stack([x[place] for place in places])
             layers[0] = x.unsqueeze(1)
-            n_rows = len(x) / max(1, len(packing.sizes))
-            for j, layer in enumerate(self.layers_for(n_rows)):
+            for j, layer in enumerate(self.layers):
                 state = hidden[:, j, packing.order], cell[:, j, packing.order]
                 out = layer.run(below, packing.sizes, *state)
                 below = out.add_(below) if self.residual and j > 0 else out

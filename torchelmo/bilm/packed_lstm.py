@@ -29,14 +29,12 @@ class SeparateLayer:
         `sizes` are the rows of each step; `hidden` and `cell` (n_directions, batch, …) are the state, updated
         in place.
         """
-        out = x.new_empty(len(x), x.shape[1], hidden.shape[-1])
 
-        def run_direction(d: int) -> None:
+        def run_direction(d: int) -> Tensor:
             with torch.inference_mode():  # the mode belongs to a thread
-                self.directions[d].run(x[d], sizes, hidden[d], cell[d], out[d])
+                return self.directions[d].run(x[d], sizes, hidden[d], cell[d])
 
-        in_parallel(run_direction, [(d,) for d in range(len(x))], x.device)
-        return out
+        return torch.stack(in_parallel(run_direction, [(d,) for d in range(len(x))], x.device))
 
 
 class PairedLayer:
@@ -95,28 +93,31 @@ class _Direction:
         self.bias = lstm.bias.detach().clone()
         self.bias[2 * lstm.cell_dim : 3 * lstm.cell_dim] += FORGET_BIAS
 
-    def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor, out: Tensor) -> None:
-        before = hidden
+    def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor) -> Tensor:
+        outputs: list[Tensor] = []
+        before, n_rows = hidden, -1
         for rows, some_sizes in _chunks(sizes, 4 * self.cell_dim):
             of_input = self.input(x[rows], self.bias)
-            for size, added, projected in zip(some_sizes, of_input.split(some_sizes), out[rows].split(some_sizes)):
-                hidden[size : len(before)] = before[size:]  # sentences that have ended
-                self._step(added, before[:size], cell[:size], projected)
-                before = projected
+            for size, added in zip(some_sizes, of_input.split(some_sizes)):
+                if size != n_rows:  # at the start and as sentences end
+                    hidden[size : len(before)] = before[size:]
+                    before, now, n_rows = before[:size], cell[:size], size
+                before = self._step(added, before, now)
+                outputs.append(before)
         hidden[: len(before)] = before
+        return torch.cat(outputs) if outputs else x.new_empty(0, hidden.shape[-1])
 
-    def _step(self, of_input: Tensor, hidden: Tensor, cell: Tensor, out: Tensor) -> None:
+    def _step(self, of_input: Tensor, hidden: Tensor, cell: Tensor) -> Tensor:
         gates = self.state(hidden, of_input)
         i, j, f, o = gates.chunk(4, dim=1)
         gates[:, 2 * self.cell_dim :].sigmoid_()
         cell.mul_(f).addcmul_(i.sigmoid_(), j.tanh_())
         if self.cell_clip is not None:
             cell.clamp_(-self.cell_clip, self.cell_clip)
-        squashed = torch.tanh(cell).mul_(o)
-        if self.projection_clip is None:
-            out.copy_(self.projection(squashed))
-        else:
-            torch.clamp(self.projection(squashed), -self.projection_clip, self.projection_clip, out=out)
+        projected = self.projection(torch.tanh(cell).mul_(o))
+        if self.projection_clip is not None:
+            projected.clamp_(-self.projection_clip, self.projection_clip)
+        return projected
 
 
 def _chunks(sizes: list[int], values_per_row: int) -> Iterator[tuple[slice, list[int]]]:

@@ -30,9 +30,7 @@ class Vocabulary:
             raise InputError(f"{where}: line {index + 1}: {word!r} stands twice; every word may stand once.")
         for mark in (BEGIN, END, UNKNOWN):
             if mark not in self._ids:
-                raise InputError(
-                    f"{where}: expected the words {BEGIN}, {END} and {UNKNOWN}; {mark} is missing."
-                )
+                raise InputError(f"{where}: expected the words {BEGIN}, {END} and {UNKNOWN}; {mark} is missing.")
         self.unknown_id = self._ids[UNKNOWN]
 
     @classmethod

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from torchelmo.bilm.config import BiLMConfig
-from torchelmo.bilm.model import BiLM, weights_key
+from torchelmo.bilm.model import BiLM, WeightsKey, weights_key
 
 
 class Renamed(NamedTuple):
@@ -73,7 +73,7 @@ class Borrowed(nn.Module):
 
 
 class _Frozen(NamedTuple):
-    key: tuple[tuple[int, int], ...]  # of the parameters, when they were converted
+    key: WeightsKey  # of the parameters, when they were converted
     sources: list[Tensor]  # keeps their memory, so that no other tensor can come to the same place
     tensors: dict[str, Tensor]
     bare: "_Bare"
