@@ -133,6 +133,8 @@ def compare(contenders: list[Contender], sentences: list[list[str]], batch: int,
                 seconds[contender.name].append(answer["seconds"])
                 memory[contender.name] = max(memory[contender.name], answer["megabytes"])
     n_tokens = sum(map(len, sentences))
+    speeds = ", ".join(f"{name} {n_tokens / statistics.median(times):,.0f}" for name, times in seconds.items())
+    print(f"{len(sentences)} sentences, {batch} at a time, tokens/s: {speeds}", file=sys.stderr, flush=True)
     base = statistics.median(seconds["allennlp"]) if "allennlp" in seconds else None
     return [
         {

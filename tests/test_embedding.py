@@ -13,7 +13,7 @@ from official_files import WORDS, random_official
 from oracle import Oracle
 
 from torchelmo import BiLM, Elmo, ScalarMix
-from torchelmo.bilm import fast_encoder, products
+from torchelmo.bilm import char_tables, products
 from torchelmo.errors import ConfigError, InputError
 
 SENTENCES = [["I", "took", "a", "bow"], [], ["bow"], ["bow", "and", "arrow", "<S>", "naïve", ""]]
@@ -198,7 +198,7 @@ def test_half_precision_is_near(elmo, monkeypatch):
 
 def test_small_chunks_of_words(elmo, monkeypatch):
     expected = elmo.embed(SENTENCES)
-    monkeypatch.setattr(fast_encoder, "_CHUNK_VALUES", 1)
+    monkeypatch.setattr(char_tables, "_CHUNK_VALUES", 1)
     assert_close(Elmo(copy.deepcopy(elmo.bilm)).embed(SENTENCES), expected)
 
 

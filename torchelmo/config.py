@@ -46,14 +46,10 @@ def build_config(cls: type[T], data: Mapping[str, Any], where: str = "config") -
     missing = [
         name
         for name, field in fields.items()
-        if name not in values
-        and field.default is dataclasses.MISSING
-        and field.default_factory is dataclasses.MISSING
+        if name not in values and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     ]
     if missing:
-        raise ConfigError(
-            f"{where}: {cls.__name__} needs {', '.join(map(repr, missing))}; add it to the file."
-        )
+        raise ConfigError(f"{where}: {cls.__name__} needs {', '.join(map(repr, missing))}; add it to the file.")
     try:
         return cls(**values)
     except ConfigError as error:

@@ -1,17 +1,11 @@
-"""The character encoder at inference: tables instead of convolutions, real word lengths instead of fifty positions.
-
-A convolution over an embedding is a sum of table rows, T_k[c] = W_k · e(c), and beyond the end of a word every
-window holds nothing but padding: one of those stands for all of them.
-"""
+"""The character encoder at inference: tables instead of convolutions, real word lengths instead of fifty positions."""
 
 import torch
 from torch import Tensor
 
 from torchelmo.bilm.char_cnn import CharCNN, Highway
+from torchelmo.bilm.char_tables import chunks, make_tables, shortest_first, sum_rows
 from torchelmo.bilm.products import Precision, Product, choose_product
-from torchelmo.text.characters import PADDING
-
-_CHUNK_VALUES = 1 << 20  # windows × filters summed at once: they should not leave the cache before the maximum
 
 
 class FastEncoder:
@@ -19,8 +13,9 @@ class FastEncoder:
 
     def __init__(self, encoder: CharCNN, precision: Precision) -> None:
         with torch.inference_mode():
-            self.activation, self.n_filters = encoder.config.activation, encoder.config.n_filters
-            self.convolutions = [_Tables(encoder.embedding, conv.weight, conv.bias) for conv in encoder.conv_layers()]
+            self.activation = encoder.config.activation
+            self.tables = [make_tables(encoder.embedding, conv.weight) for conv in encoder.conv_layers()]
+            self.bias = torch.cat([conv.bias for conv in encoder.conv_layers() if conv.bias is not None])
             self.highways = [_FastHighway(highway, precision) for highway in encoder.highway_layers()]
             self.projection: _Linear | None = None
             if encoder.projection is not None:
@@ -34,38 +29,13 @@ class FastEncoder:
             return features if self.projection is None else self.projection(features)
 
     def _convolve(self, ids: Tensor) -> Tensor:
-        features = torch.empty(len(ids), self.n_filters, device=ids.device, dtype=self.convolutions[0].bias.dtype)
-        positions = torch.arange(1, ids.shape[1] + 1, device=ids.device)
-        lengths = ((ids != PADDING) * positions).amax(dim=1)
-        longest_last = torch.argsort(lengths)
-        start, sizes = 0, lengths[longest_last].tolist()
-        while start < len(sizes):
-            # Words of like length together: as many as keep the windows of the widest table in the cache.
-            n_words = max(1, _CHUNK_VALUES // (max(t.count for t in self.convolutions) * (sizes[start] + 1)))
-            end = min(start + n_words, len(sizes))
-            some = longest_last[start:end]
-            parts = [tables(ids[some], sizes[end - 1] + 1) for tables in self.convolutions]
-            features.index_copy_(0, some, torch.cat(parts, dim=1))
-            start = end
+        words = shortest_first(ids)
+        pooled = self.bias.new_empty(len(ids), len(self.bias))
+        for tables, columns in zip(self.tables, pooled.split([tables.shape[-1] for tables in self.tables], dim=1)):
+            for rows, windows in chunks(words, tables):
+                torch.amax(sum_rows(tables, windows), dim=1, out=columns[rows])
+        features = torch.empty_like(pooled).index_copy_(0, words.order, pooled.add_(self.bias))
         return features.relu_() if self.activation == "relu" else features.tanh_()
-
-
-class _Tables:
-    """One convolution as tables: for each of its `width` places a row per character."""
-
-    def __init__(self, embedding: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        self.count, _, self.width = weight.shape
-        assert bias is not None
-        self.bias = bias
-        # (width, n_characters, count), place after place
-        self.table = torch.einsum("ce,fek->kcf", embedding, weight).flatten(0, 1).contiguous()
-        self.shift = torch.arange(self.width, device=embedding.device) * len(embedding)
-
-    def __call__(self, ids: Tensor, n_windows: int) -> Tensor:
-        """(n, max_characters) -> (n, count): the maximum over the first `n_windows` windows."""
-        windows = ids.unfold(1, self.width, 1)[:, :n_windows] + self.shift
-        sums = torch.nn.functional.embedding_bag(windows.reshape(-1, self.width), self.table, mode="sum")
-        return sums.view(len(ids), -1, self.count).amax(dim=1).add_(self.bias)
 
 
 class _Linear:

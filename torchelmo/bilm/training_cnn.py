@@ -1,25 +1,19 @@
-"""The convolutions of the character encoder, with their gradient written out: the fast path for training.
+"""The convolutions of the character encoder by tables, with their gradient written out: the fast path for training.
 
-A convolution over an embedding is a sum of table rows, T_k = E W_k, one table for each place k in the window:
+    ∂/∂T_k[c] = the sum of ∂/∂y_p over all windows p where c_{p+k} = c        (see char_tables.py)
 
-    y_p = b + Σ_k T_k[c_{p+k}]        forward: `embedding_bag`; ∂/∂T_k[c]: the sum of ∂/∂y_p where c_{p+k} = c
-
-Words are taken shortest first and cut after their first window of nothing but padding: those that follow are
-equal to it, and cannot change the maximum. The filters are shared out to the cores.
+The filters are shared out to the cores.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from torchelmo.bilm.char_cnn import CharCNN
+from torchelmo.bilm.char_tables import Words, chunks, make_tables, shortest_first, sum_rows
 from torchelmo.bilm.parallel import in_parallel
-
-# Values that are worked on at once: few enough for the cache, enough to outweigh the calls.
-_CHUNK_VALUES = 1 << 18
 
 
 def encode_types(encoder: CharCNN, ids: Tensor) -> Tensor:
@@ -32,20 +26,12 @@ def encode_types(encoder: CharCNN, ids: Tensor) -> Tensor:
     return encoder.combine(features)
 
 
-class _Words(NamedTuple):
-    """The words of a window, shortest first."""
-
-    ids: Tensor  # (n, max_characters)
-    lengths: list[int]  # where the run of equal characters at the end of each word begins
-    order: Tensor  # (n,) their places in the input
-
-
 class _Convolutions(torch.autograd.Function):
     """ids, E (n_characters, char_dim), weights (count, char_dim, width) -> maxima (n, n_filters), no bias."""
 
     @staticmethod
     def forward(ctx: Any, ids: Tensor, embedding: Tensor, *weights: Tensor) -> Tensor:
-        ctx.words = words = _shortest_first(ids)
+        ctx.words = words = shortest_first(ids)
         ctx.save_for_backward(embedding, *weights)
         pooled = embedding.new_empty(len(ids), sum(map(len, weights)))
         columns = pooled.split([len(weight) for weight in weights], dim=1)
@@ -65,23 +51,23 @@ class _Convolutions(torch.autograd.Function):
         return None, torch.stack([part[0] for part in parts]).sum(dim=0), *d_weights
 
 
-def _pool(words: _Words, embedding: Tensor, weights: Sequence[Tensor], pooled: Sequence[Tensor]) -> None:
+def _pool(words: Words, embedding: Tensor, weights: Sequence[Tensor], pooled: Sequence[Tensor]) -> None:
     for weight, columns in zip(weights, pooled):
-        tables = _tables(embedding, weight)
-        for rows, ids in _chunks(words, weight):
-            torch.amax(_sum_rows(tables, ids), dim=1, out=columns[rows])
+        tables = make_tables(embedding, weight)
+        for rows, ids in chunks(words, tables):
+            torch.amax(sum_rows(tables, ids), dim=1, out=columns[rows])
 
 
 def _pool_backward(
-    words: _Words, embedding: Tensor, weights: Sequence[Tensor], gradients: Sequence[Tensor]
+    words: Words, embedding: Tensor, weights: Sequence[Tensor], gradients: Sequence[Tensor]
 ) -> tuple[Tensor, list[Tensor]]:
     """The gradients of the embedding and of each weight. What went forward is cheaper to repeat than to keep."""
     d_embedding, d_weights = torch.zeros_like(embedding), []
     for weight, gradient in zip(weights, gradients):
-        tables = _tables(embedding, weight)
+        tables = make_tables(embedding, weight)
         d_tables = torch.zeros_like(tables)
-        for rows, ids in _chunks(words, weight):
-            values = _sum_rows(tables, ids)
+        for rows, ids in chunks(words, tables):
+            values = sum_rows(tables, ids)
             # Windows that share the maximum share its gradient, as `amax` has it.
             d_values = values.eq_(values.amax(dim=1, keepdim=True))
             d_values.mul_((gradient[rows] / d_values.sum(dim=1)).unsqueeze(1))
@@ -90,37 +76,6 @@ def _pool_backward(
         d_embedding += torch.bmm(d_tables, weight.permute(2, 0, 1)).sum(dim=0)
         d_weights.append(torch.matmul(embedding.T, d_tables).permute(2, 1, 0))
     return d_embedding, d_weights
-
-
-def _tables(embedding: Tensor, weight: Tensor) -> Tensor:
-    """(width, n_characters, count): what each character adds to each filter, at each place of the window."""
-    return torch.matmul(embedding, weight.permute(2, 1, 0))
-
-
-def _sum_rows(tables: Tensor, ids: Tensor) -> Tensor:
-    """Windows of characters (words, windows, width) -> (words, windows, count)."""
-    width, n_characters, _ = tables.shape
-    rows = ids + torch.arange(0, width * n_characters, n_characters, device=ids.device)
-    sums = F.embedding_bag(rows.flatten(0, 1), tables.flatten(0, 1), mode="sum")
-    return sums.view(*ids.shape[:2], -1)
-
-
-def _shortest_first(ids: Tensor) -> _Words:
-    same = (ids == ids[:, -1:]).flip(1).long().cumprod(dim=1).sum(dim=1)
-    lengths, order = torch.sort(ids.shape[1] - same, stable=True)
-    return _Words(ids[order], lengths.tolist(), order)
-
-
-def _chunks(words: _Words, weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Rows of a few words of like length, and their windows (words, windows, width) of characters."""
-    count, _, width = weight.shape
-    n, longest = words.ids.shape
-    start = 0
-    while start < n:
-        end = min(n, start + max(1, _CHUNK_VALUES // (count * (words.lengths[start] + 1))))
-        windows = min(words.lengths[end - 1] + 1, longest - width + 1)
-        yield slice(start, end), words.ids[start:end, : windows + width - 1].unfold(1, width, 1)
-        start = end
 
 
 def _share(tensors: Sequence[Tensor], dim: int) -> list[list[Tensor]]:

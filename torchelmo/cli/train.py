@@ -39,11 +39,13 @@ def pretrain(
     from torchelmo.train.config import PretrainConfig
     from torchelmo.train.distributed import joined
     from torchelmo.train.loop import train
+    from torchelmo.train.memory import keep_freed_memory
     from torchelmo.train.plan import make_plan
     from torchelmo.train.run import open_run
     from torchelmo.train.signals import Stop
 
     found = load_config(PretrainConfig, config, settings or [])
+    keep_freed_memory()  # the process is ours: the library itself leaves such settings alone
     with joined(found.device) as world, Stop().on_signals() as stop:
         if world.rank > 0:  # rank 0 speaks for all
             logging.getLogger("torchelmo").setLevel(logging.WARNING)
@@ -100,8 +102,10 @@ def fine_tune(
     frozen. It ends when held-out perplexity no longer falls, and the best model is kept.
     """
     from torchelmo.train.finetune import fine_tune as run
+    from torchelmo.train.memory import keep_freed_memory
     from torchelmo.train.signals import Stop
 
+    keep_freed_memory()
     with Stop().on_signals() as stop:
         tuned = run(
             model,
