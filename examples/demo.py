@@ -84,9 +84,7 @@ def show_word_in_context(vectors: dict[str, npt.NDArray[np.float32]], trained: b
     table.add_column("stage · archery", justify="right")
     table.add_column("stage · stage again", justify="right")
     for j in range(len(stage)):
-        name = (
-            "h₀  token layer: spelling only" if j == 0 else f"h{'₀₁₂₃₄₅₆₇₈₉'[j]}  biLM layer {j}: in context"
-        )
+        name = "h₀  token layer: spelling only" if j == 0 else f"h{'₀₁₂₃₄₅₆₇₈₉'[j]}  biLM layer {j}: in context"
         table.add_row(name, f"{cosine(stage[j], archery[j]):.3f}", f"{cosine(stage[j], again[j]):.3f}")
     console.print(table)
     if not trained:
