@@ -14,7 +14,8 @@ class FastEncoder:
     def __init__(self, encoder: CharCNN, precision: Precision) -> None:
         with torch.inference_mode():
             self.activation = encoder.config.activation
-            self.tables = [make_tables(encoder.embedding, conv.weight) for conv in encoder.conv_layers()]
+            embedding = encoder.embedding.detach()  # PyTorch rounds some products otherwise where gradients are wanted
+            self.tables = [make_tables(embedding, conv.weight.detach()) for conv in encoder.conv_layers()]
             self.bias = torch.cat([conv.bias for conv in encoder.conv_layers() if conv.bias is not None])
             self.highways = [_FastHighway(highway, precision) for highway in encoder.highway_layers()]
             self.projection: _Linear | None = None
