@@ -28,7 +28,7 @@ def plot_growth(result: dict[str, Any], path: Path) -> None:
         axis.set(xscale="log", yscale="log", xlabel=label)
         axis.grid(True, which="both", alpha=0.25)
     axes[0].set_ylabel("tokens per second")
-    axes[0].legend(fontsize=7)
+    axes[1].legend(*axes[0].get_legend_handles_labels(), fontsize=7, loc="lower right")
     figure.suptitle(result["machine"], fontsize=9)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
