@@ -13,7 +13,7 @@ from official_files import WORDS, random_official
 from oracle import Oracle
 
 from torchelmo import BiLM, Elmo, ScalarMix
-from torchelmo.bilm import char_tables, products
+from torchelmo.bilm import char_tables, packed, products
 from torchelmo.errors import ConfigError, InputError
 
 SENTENCES = [["I", "took", "a", "bow"], [], ["bow"], ["bow", "and", "arrow", "<S>", "naïve", ""]]
@@ -194,6 +194,15 @@ def test_half_precision_is_near(elmo, monkeypatch):
     assert_close(half, exact, 2e-2)
     assert_close(elmo.embed(SENTENCES, precision="float16"), exact, 2e-2)
     assert_close(elmo.embed(SENTENCES), exact, 0)  # the two do not get into each other's way
+
+
+def test_half_precision_keeps_the_direction_of_every_vector(elmo, monkeypatch):
+    exact = elmo.embed(SENTENCES)
+    monkeypatch.setattr(products, "_MIN_HALF", 0)
+    monkeypatch.setattr(packed, "_PAIRED_VALUES", 0)  # as for large models: the LSTMs in half precision, too
+    for one, other in zip(exact, Elmo(copy.deepcopy(elmo.bilm)).embed(SENTENCES, precision="float16")):
+        cosine = (one * other).sum(-1) / (np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1))
+        assert (cosine >= 0.9999).all()
 
 
 def test_small_chunks_of_words(elmo, monkeypatch):
