@@ -83,7 +83,7 @@ class Elmo(nn.Module):
         flat = ids.reshape(math.prod(leading), *ids.shape[-n_token_dims:])
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
             out = self.bilm(flat)
-        mask = out.mask if self.keep_boundaries else self.bilm.mask_of(flat)
+        mask = out.mask if self.keep_boundaries else out.mask[:, 2:]  # a row of n tokens has n + 2 with its marks
         mixes = []
         for mix in self.mixes:
             mixed = mix(out.layers, out.mask)

@@ -27,7 +27,3 @@ class OutputError(TorchelmoError, OSError):
 
 class TrainingError(TorchelmoError, RuntimeError):
     """A training run cannot go on; what it had saved is still there."""
-
-
-class MissingPackageError(TorchelmoError, ImportError):
-    """An optional package is not installed; the message names the extra that brings it."""

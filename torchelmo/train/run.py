@@ -24,7 +24,7 @@ from torchelmo.train.checkpoint import Checkpoint, Progress
 from torchelmo.train.config import PretrainConfig, first_difference
 from torchelmo.train.corpus import BEGIN_ID, Corpus
 from torchelmo.train.distributed import World, parallel
-from torchelmo.train.losses import LOSSES, Negatives, Sampler
+from torchelmo.train.losses import LOSSES, Negatives, Sampler, touched_rows
 from torchelmo.train.objective import Batch, Objective
 from torchelmo.train.optim import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
 from torchelmo.train.start import build_model, step_seed
@@ -171,8 +171,11 @@ class Run:
         """Average the rows of the softmax gradient that any rank touched in this step."""
         if self.world.size == 1 or not self.apart:
             return
-        rows = [self.world.gather(batch.targets(), dim=0) for batch in batches]
-        rows += [negatives.words.to(self.world.device) for negatives in drawn if negatives is not None]
+        rows = [
+            touched_rows(self.world.gather(batch.targets(), dim=0), negatives)
+            for batch, negatives in zip(batches, drawn)
+            if negatives is not None
+        ]
         if self.bilm.config.tied_softmax:
             rows += [self.world.gather(batch.inputs() - 1, dim=0) for batch in batches]
         touched = torch.unique(torch.cat(rows))
