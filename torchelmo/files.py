@@ -133,7 +133,7 @@ def explaining(path: str | Path) -> Iterator[None]:
 
 
 def create_hdf5(path: Path) -> Any:
-    """A new h5py.File whose data goes to the disk at once.
+    """A new h5py.File whose data goes to the disk at once, and whose bytes do not depend on the clock.
 
     By default HDF5 keeps small writes back until a dataset is closed, where h5py can only print a failure: a full
     disk would leave a damaged file that looks finished.
@@ -142,6 +142,8 @@ def create_hdf5(path: Path) -> Any:
 
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_sieve_buf_size(0)
+    # The oldest layout is read everywhere, and its groups carry no time of creation; HDF5 2 writes newer ones unasked.
+    access.set_libver_bounds(h5py.h5f.LIBVER_EARLIEST, h5py.h5f.LIBVER_LATEST)
     access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)  # as h5py.File itself: closing closes what is in it too
     return h5py.File(h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_TRUNC, fapl=access))
 
