@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchelmo.errors import WeightsError
+from torchelmo.errors import ConfigError, WeightsError
 from torchelmo.train.config import OptimConfig
 from torchelmo.train.optim import (
     build_optimizer,
@@ -70,6 +70,17 @@ def test_the_rate_rises_and_falls():
 def test_the_rate_stays_at_its_end_after_the_end():
     config = OptimConfig(lr=1.0, decay="linear", final=0.1)
     assert learning_rate(config, step=9, before=1.5, after=1.6) == pytest.approx(0.1)
+
+
+def test_a_held_rate_falls_only_in_the_last_part_of_the_run():
+    config = OptimConfig(name="adamw", lr=1.0, decay="linear", hold=0.5, final=0.2)
+    assert rates(config, 8) == pytest.approx([1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4])
+
+
+@pytest.mark.parametrize("hold", [-0.1, 1.0])
+def test_a_hold_that_leaves_no_time_for_the_decay_is_refused(hold):
+    with pytest.raises(ConfigError, match=f"hold is a share of the run and must be at least 0 and below 1, got {hold}"):
+        OptimConfig(hold=hold)
 
 
 def test_the_whole_gradient_is_clipped():

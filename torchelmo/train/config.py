@@ -31,6 +31,7 @@ class OptimConfig:
     initial_accumulator: float = 1.0  # adagrad
     warmup: float = 0.0  # below 1 a share of the run, from 1 on a number of steps
     decay: Literal["none", "linear", "cosine"] = "none"  # after the warm-up, down to final · lr
+    hold: float = 0.0  # the share of the run before the decay begins; a longer run can go on from there
     final: float = 0.0
 
     def __post_init__(self) -> None:
@@ -39,6 +40,8 @@ class OptimConfig:
         for name in ("warmup", "final", "weight_decay", "initial_accumulator", "eps"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}.")
+        if not 0 <= self.hold < 1:
+            raise ConfigError(f"hold is a share of the run and must be at least 0 and below 1, got {self.hold}.")
         if self.final > 1:
             raise ConfigError(f"final is a share of lr and must be at most 1, got {self.final}.")
         if not all(0 <= beta < 1 for beta in self.betas):

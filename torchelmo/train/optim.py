@@ -1,6 +1,6 @@
 """Optimisers, the learning rate over a run, and their state as named tensors.
 
-lr = peak · min(1, rise) · (final + (1 − final) · fall)        fall from 1 to 0: linear, cosine, or not at all
+lr = peak · min(1, rise) · (final + (1 − final) · fall)        fall from 1 to 0 after `hold`: linear, cosine, or not at all
 """
 
 import math
@@ -50,7 +50,7 @@ def learning_rate(config: OptimConfig, *, step: int, before: float, after: float
     rise = 1.0
     if config.warmup:
         rise = min(1.0, step / config.warmup if config.warmup >= 1 else after / config.warmup)
-    done = min(1.0, before)
+    done = min(1.0, max(0.0, before - config.hold) / (1.0 - config.hold))
     fall = {"none": 1.0, "linear": 1.0 - done, "cosine": 0.5 * (1.0 + math.cos(math.pi * done))}[config.decay]
     return config.peak * rise * (config.final + (1.0 - config.final) * fall)
 
