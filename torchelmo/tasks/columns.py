@@ -1,0 +1,49 @@
+"""Files of columns: one token per line, blank lines between sentences (the CoNLL shared tasks, CoNLL-U, W-NUT)."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from torchelmo.errors import InputError
+from torchelmo.files import read_lines
+
+# Not str.split(): a no-break space or an ideographic space may be part of a token.
+_WHITE_SPACE = re.compile(r"[ \t]+")
+
+
+class Block(NamedTuple):
+    """The rows between two blank lines; at least one."""
+
+    rows: list[list[str]]  # the columns of every row
+    lines: list[int]  # the line number of every row, from 1
+    comments: list[str]  # the comment lines since the block before, as they stand
+
+
+def read_columns(path: str | Path, *, separator: str | None = None, comment: str | None = "#") -> Iterator[Block]:
+    """The blocks of a plain or compressed file; columns stand between `separator`s (None: any spaces and tabs).
+
+    Lines that begin with `comment` are comments; None where a token may begin with the sign.
+    """
+    block = Block([], [], [])
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip(" \t"):  # some files have the separator on their blank lines
+            if block.rows:
+                yield block
+                block = Block([], [], [])
+        elif comment is not None and line.startswith(comment):
+            block.comments.append(line)
+        else:
+            block.rows.append(line.split(separator) if separator else _WHITE_SPACE.split(line.strip(" \t")))
+            block.lines.append(number)
+    if block.rows:
+        yield block
+
+
+def malformed(path: str | Path, line: int, expected: str, found: str) -> InputError:
+    """The error for a line that cannot be read.
+
+    >>> print(malformed("train.conll", 7, "a token and its tag", "1 column"))
+    train.conll: line 7: expected a token and its tag, found 1 column. Correct that line.
+    """
+    return InputError(f"{path}: line {line}: expected {expected}, found {found}. Correct that line.")
