@@ -76,15 +76,13 @@ def to_bio(
     """
     places = [f"line {line}" for line in lines] if lines is not None else [f"tag {i + 1}" for i in range(len(tags))]
     bioes = [_read_tag(tag, scheme, f"{where}: {place}") for tag, place in zip(tags, places, strict=True)]
-    if scheme in ("bio", "bioes") and bioes:
-        bad = _first_broken(bioes, scheme)
-        if bad is not None:
-            after = f"after {tags[bad - 1]!r}" if bad else "at the beginning of a sentence"
-            raise InputError(
-                f"{where}: {places[min(bad, len(tags) - 1)]}: expected {scheme.upper()} tags, found "
-                f"{tags[bad] if bad < len(tags) else 'the end of the sentence'!r} {after}. "
-                f'Correct that line, or set the scheme to "auto" to read it as conlleval does.'
-            )
+    if scheme in ("bio", "bioes") and (broken := _first_broken(bioes, scheme)) is not None:
+        found = repr(tags[broken]) if broken < len(tags) else "the end of the sentence"
+        after = f"after {tags[broken - 1]!r}" if broken else "at the beginning of the sentence"
+        raise InputError(
+            f"{where}: {places[min(broken, len(tags) - 1)]}: expected {scheme.upper()} tags, found {found} {after}. "
+            'Correct that line, or set the scheme to "auto", which reads it as conlleval does.'
+        )
     result: list[str] = []
     previous = "O"
     for tag in bioes:
