@@ -10,9 +10,11 @@
 Random numbers need no state: those of a step are drawn from its number and the seed.
 """
 
+import contextlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,11 +66,7 @@ def save_checkpoint(
     """Write checkpoints/step-N, give `out` the same weights, and drop all checkpoints but the last `keep`."""
     from safetensors.torch import save_file
 
-    folder = folder_of(out, progress.step)
-    temporary = folder.with_name(f".{folder.name}.tmp")
-    with explaining(folder):
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+    with new_checkpoint(out, progress.step, keep) as temporary:
         bilm.save(temporary)
         tensors = {f"{_OPTIMIZER}{name}": tensor for name, tensor in optimizer.items()}
         tensors |= {f"state/{name}": tensor for name, tensor in state._asdict().items()}
@@ -78,16 +76,29 @@ def save_checkpoint(
         )
         card = {"format": FORMAT, "progress": progress._asdict(), "data": data, "settings": settings}
         (temporary / "training.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
-        for name in ("training.safetensors", "training.json", "."):
-            flush_to_disk(temporary / name)
+    folder = folder_of(out, progress.step)
+    with explaining(folder):
+        publish(folder, out)
+    return folder
+
+
+@contextlib.contextmanager
+def new_checkpoint(out: Path, step: int, keep: int) -> Iterator[Path]:
+    """A folder to write into, which then becomes checkpoints/step-N; all but the last `keep` are dropped."""
+    folder = folder_of(out, step)
+    temporary = folder.with_name(f".{folder.name}.tmp")
+    with explaining(folder):
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        yield temporary
+        for path in (*temporary.iterdir(), temporary):
+            flush_to_disk(path)
         if folder.exists():  # a run that was resumed from an earlier checkpoint by hand
             _remove(folder)
         os.rename(temporary, folder)
         flush_to_disk(folder.parent)
-        publish(folder, out)
         for old in checkpoints(out)[:-keep]:
             _remove(old)
-    return folder
 
 
 def publish(folder: Path, out: Path) -> None:

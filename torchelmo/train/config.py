@@ -3,13 +3,15 @@
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from torchelmo.bilm.config import BiLMConfig
 from torchelmo.config import build_config, config_to_dict
 from torchelmo.errors import ConfigError
 
 _MANY = 10**9  # words, where their number is not known yet
+OptimName: TypeAlias = Literal["adagrad", "adam", "adamw", "adadelta", "sgd"]
+DEFAULT_RATES = {"adagrad": 0.2, "adam": 0.004, "adamw": 0.004, "adadelta": 1.0, "sgd": 0.1}
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 # These change what is shown and kept, or how far a run goes, never a step that was already taken.
@@ -23,10 +25,12 @@ MAY_CHANGE = frozenset(
 class OptimConfig:
     """[optim]: who moves the weights, and how fast over the run."""
 
-    name: Literal["adagrad", "adam", "adamw"] = "adagrad"
-    lr: float | None = None  # the highest of the run; if left out, 0.2 for adagrad and 0.004 for the others
+    name: OptimName = "adagrad"
+    lr: float | None = None  # the highest of the run; if left out, that of DEFAULT_RATES
     betas: tuple[float, float] = (0.9, 0.99)  # adam and adamw
-    eps: float = 1e-8  # adam and adamw
+    eps: float = 1e-8  # adam, adamw and adadelta
+    rho: float = 0.95  # adadelta
+    momentum: float = 0.0  # sgd
     weight_decay: float = 0.0
     initial_accumulator: float = 1.0  # adagrad
     warmup: float = 0.0  # below 1 a share of the run, from 1 on a number of steps
@@ -44,14 +48,15 @@ class OptimConfig:
             raise ConfigError(f"hold is a share of the run and must be at least 0 and below 1, got {self.hold}.")
         if self.final > 1:
             raise ConfigError(f"final is a share of lr and must be at most 1, got {self.final}.")
+        for name in ("rho", "momentum"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}.")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError(f"betas must be at least 0 and below 1, got {list(self.betas)}.")
 
     @property
     def peak(self) -> float:
-        if self.lr is not None:
-            return self.lr
-        return 0.2 if self.name == "adagrad" else 0.004
+        return DEFAULT_RATES[self.name] if self.lr is None else self.lr
 
 
 @dataclass(frozen=True)

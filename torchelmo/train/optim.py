@@ -16,24 +16,20 @@ from torchelmo.train.config import OptimConfig
 
 def build_optimizer(config: OptimConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     """The optimiser that `config` names; the learning rate is set anew before every step."""
+    shared: dict[str, Any] = {"lr": config.peak, "weight_decay": config.weight_decay}
     optimizer: torch.optim.Optimizer
-    if config.name == "adagrad":
-        optimizer = torch.optim.Adagrad(
-            parameters,
-            lr=config.peak,
-            weight_decay=config.weight_decay,
-            initial_accumulator_value=config.initial_accumulator,
-            fused=all(parameter.device.type == "cpu" for parameter in parameters),
-        )
-    else:
-        optimizer = (torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam)(
-            parameters,
-            lr=config.peak,
-            betas=config.betas,
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-            fused=True,
-        )
+    match config.name:
+        case "adagrad":
+            on_cpu = all(parameter.device.type == "cpu" for parameter in parameters)
+            start = config.initial_accumulator
+            optimizer = torch.optim.Adagrad(parameters, initial_accumulator_value=start, fused=on_cpu, **shared)
+        case "adadelta":
+            optimizer = torch.optim.Adadelta(parameters, rho=config.rho, eps=config.eps, **shared)
+        case "sgd":
+            optimizer = torch.optim.SGD(parameters, momentum=config.momentum, fused=True, **shared)
+        case _:
+            adam = torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam
+            optimizer = adam(parameters, betas=config.betas, eps=config.eps, fused=True, **shared)
     # Fused optimisers write to the weights without counting it, and by that count the fast paths of the biLM
     # know that what they made of the weights is out of date.
     optimizer.register_step_post_hook(lambda *_: _count_write(parameters))
@@ -68,13 +64,23 @@ def clip_gradients(parameters: list[nn.Parameter], limit: float) -> float:
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dict[str, Tensor]:
     """The state as "name/what" → tensor; `names` are those of the parameters, in the optimiser's order."""
     state = optimizer.state_dict()["state"]
-    return {f"{names[i]}/{what}": tensor for i, values in state.items() for what, tensor in values.items()}
+    return {
+        f"{names[i]}/{what}": tensor
+        for i, values in state.items()
+        for what, tensor in values.items()
+        if tensor is not None  # such as the momentum of an optimiser without one
+    }
 
 
 def restore_optimizer(
-    optimizer: torch.optim.Optimizer, names: list[str], tensors: Mapping[str, Tensor], where: str
+    optimizer: torch.optim.Optimizer,
+    names: list[str],
+    tensors: Mapping[str, Tensor],
+    where: str,
+    *,
+    complete: bool = True,
 ) -> None:
-    """Give `optimizer` the state that `optimizer_tensors` named."""
+    """Give `optimizer` the state that `optimizer_tensors` named; `complete` if every parameter must have some."""
     state: dict[int, dict[str, Any]] = {}
     places = {name: i for i, name in enumerate(names)}
     for key, tensor in tensors.items():
@@ -84,7 +90,7 @@ def restore_optimizer(
         # A tensor of a mapped file may start anywhere; its copy stands where PyTorch would have put it.
         state.setdefault(places[name], {})[what] = tensor.clone()
     missing = [name for name, i in places.items() if i not in state]
-    if missing:
+    if missing and complete:
         raise WeightsError(f"{where}: expected optimiser state of {missing[0]!r}, which is missing.")
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
