@@ -1,0 +1,1 @@
+"""The parts that task models are built from."""

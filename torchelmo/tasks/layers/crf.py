@@ -1,0 +1,104 @@
+"""A linear-chain conditional random field (Lafferty et al., 2001; Lample et al., 2016).
+
+score(y) = start(y_1) + Σ_t emission_t(y_t) + Σ_t pair(y_t, y_{t+1}) + end(y_n)
+log p(y) = score(y) − log Σ_{y'} exp score(y')
+"""
+
+import torch
+from torch import Tensor, nn
+
+from torchelmo.errors import InputError
+from torchelmo.tasks.layers.viterbi import viterbi_decode
+from torchelmo.tasks.spans import Transitions
+
+# exp of it is 0 beside any score, yet its gradient is a number: with −∞ a label that cannot be reached would give NaN.
+_NEVER = -1e9
+
+
+class CRF(nn.Module):
+    """Label scores of each token (batch, tokens, n_labels), with `mask` (batch, tokens) true at real tokens.
+
+    Paths that `transitions` forbids are neither summed nor decoded. Real tokens come first in every row.
+    """
+
+    allowed_start: Tensor
+    allowed_pairs: Tensor
+    allowed_end: Tensor
+
+    def __init__(self, n_labels: int, *, transitions: Transitions | None = None) -> None:
+        super().__init__()
+        self.n_labels = n_labels
+        self.pairs = nn.Parameter(torch.empty(n_labels, n_labels))  # from → to
+        self.start = nn.Parameter(torch.empty(n_labels))
+        self.end = nn.Parameter(torch.empty(n_labels))
+        for parameter in (self.pairs, self.start, self.end):
+            nn.init.uniform_(parameter, -0.1, 0.1)
+            name = next(name for name, own in self._parameters.items() if own is parameter)
+            allowed = torch.ones_like(parameter, dtype=torch.bool)
+            if transitions is not None:
+                given = getattr(transitions, name)
+                if given.shape != parameter.shape:
+                    raise InputError(
+                        f"CRF: expected transitions.{name} of shape {tuple(parameter.shape)} for {n_labels} labels, "
+                        f"got {tuple(given.shape)}."
+                    )
+                allowed &= given
+            self.register_buffer(f"allowed_{name}", allowed, persistent=False)
+
+    def log_likelihood(self, emissions: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+        """log p of the `labels` (batch, tokens) -> (batch,); 0 for a row without tokens."""
+        emissions = emissions.to(self.pairs.dtype)
+        if not mask.numel():
+            return emissions.sum(dim=(1, 2))
+        self._check(labels, mask)
+        score = self._score(emissions, labels, mask) - self._log_partition(emissions, mask)
+        return score.masked_fill(~mask.any(dim=1), 0.0)
+
+    def viterbi(self, emissions: Tensor, mask: Tensor) -> list[list[int]]:
+        """The most likely labels of each row."""
+        start, pairs, end = self._scores(-torch.inf)
+        return viterbi_decode(emissions.to(pairs.dtype), mask, pairs=pairs, start=start, end=end)
+
+    def _scores(self, never: float) -> tuple[Tensor, Tensor, Tensor]:
+        return (
+            self.start.masked_fill(~self.allowed_start, never),
+            self.pairs.masked_fill(~self.allowed_pairs, never),
+            self.end.masked_fill(~self.allowed_end, never),
+        )
+
+    def _log_partition(self, emissions: Tensor, mask: Tensor) -> Tensor:
+        """log Σ_y exp score(y), (batch,): the forward algorithm."""
+        start, pairs, end = self._scores(_NEVER)
+        steps, real = emissions.transpose(0, 1), mask.transpose(0, 1).unsqueeze(2)
+        alpha = start + steps[0]  # (batch, n_labels): of all paths that end in each label so far
+        for t in range(1, len(steps)):
+            after = torch.logsumexp(alpha.unsqueeze(2) + pairs, dim=1) + steps[t]
+            alpha = torch.where(real[t], after, alpha)
+        return torch.logsumexp(alpha + end, dim=1)
+
+    def _score(self, emissions: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+        """score(y) of the given labels, (batch,)."""
+        labels = labels.masked_fill(~mask, 0)  # whatever stands at padding
+        of_tokens = emissions.gather(2, labels.unsqueeze(2)).squeeze(2)
+        of_pairs = self.pairs[labels[:, :-1], labels[:, 1:]]
+        score = (of_tokens * mask).sum(dim=1) + (of_pairs * mask[:, 1:]).sum(dim=1)
+        return score + self.start[labels[:, 0]] + self.end[_last(labels, mask)]
+
+    def _check(self, labels: Tensor, mask: Tensor) -> None:
+        """Gold labels that the transitions forbid would have the probability 0."""
+        inside = labels.masked_fill(~mask, 0)
+        fine = self.allowed_pairs[inside[:, :-1], inside[:, 1:]] | ~mask[:, 1:]
+        good = self.allowed_start[inside[:, 0]] & fine.all(dim=1) & self.allowed_end[_last(inside, mask)]
+        bad = (~good & mask.any(dim=1)).nonzero()
+        if len(bad):
+            row = int(bad[0])
+            raise InputError(
+                f"CRF: expected labels that the transitions allow, but those of row {row} break them: "
+                f"{labels[row][mask[row]].tolist()}. Convert the labels to the scheme that the CRF was built for."
+            )
+
+
+def _last(labels: Tensor, mask: Tensor) -> Tensor:
+    """The label of the last real token of each row, (batch,)."""
+    places = (mask.sum(dim=1) - 1).clamp_min(0)
+    return labels.gather(1, places.unsqueeze(1)).squeeze(1)
