@@ -1,12 +1,12 @@
 """Files of columns: one token per line, blank lines between sentences (the CoNLL shared tasks, CoNLL-U, W-NUT)."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from torchelmo.errors import InputError
-from torchelmo.files import read_lines
+from torchelmo.files import read_lines, writing
 
 # Not str.split(): a no-break space or an ideographic space may be part of a token.
 _WHITE_SPACE = re.compile(r"[ \t]+")
@@ -38,6 +38,25 @@ def read_columns(path: str | Path, *, separator: str | None = None, comment: str
             block.lines.append(number)
     if block.rows:
         yield block
+
+
+def write_columns(path: str | Path, blocks: Iterable[Iterable[Sequence[str]]], *, separator: str | None = None) -> None:
+    """Rows with tabs (or `separator`) between their columns, a blank line after every block; whole or not at all.
+
+    A column that `read_columns` with the same `separator` would not read back is refused.
+    """
+    parting = set("\n \t" if separator is None else "\n" + separator)
+    with writing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
+        for block in blocks:
+            for row in block:
+                for column in row:
+                    if not column or parting & set(column) or column.endswith("\r"):
+                        raise InputError(
+                            f"{path}: expected columns without white space between their letters, got {column!r}, "
+                            "which would not read back. Replace or remove it."
+                        )
+                stream.write((separator or "\t").join(row) + "\n")
+            stream.write("\n")
 
 
 def malformed(path: str | Path, line: int, expected: str, found: str) -> InputError:
