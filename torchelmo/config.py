@@ -17,14 +17,18 @@ T = TypeVar("T")
 
 def load_config(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> T:
     """Read the TOML file at `path` into the dataclass `cls`; `overrides` are "key.sub=value" strings."""
+    return build_config(cls, override(read_toml(path), overrides), where=str(path))
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
     path = Path(path)
     if not path.is_file():
         raise MissingFileError(f"{path}: expected a TOML configuration file, found {_what_is(path)}.")
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: expected valid TOML in UTF-8: {error}.") from error
-    return build_config(cls, override(data, overrides), where=str(path))
 
 
 def build_config(cls: type[T], data: Mapping[str, Any], where: str = "config") -> T:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from torchelmo.cli import embed, measure, models, prepare, train
+from torchelmo.cli import embed, measure, models, prepare, task, train
 from torchelmo.cli.ending import echo, run
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -23,6 +23,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "perplexity": measure.perplexity,
     "surprisal": measure.surprisal,
     "substitutes": measure.substitutes,
+}
+TASK_COMMANDS: dict[str, Callable[..., None]] = {
+    "train": task.train,
+    "evaluate": task.evaluate,
+    "predict": task.predict,
 }
 
 
@@ -59,7 +64,13 @@ def _about(
     """
 
 
-app = typer.Typer(name="torchelmo", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+def _group(name: str, commands: dict[str, Callable[..., None]]) -> typer.Typer:
+    group = typer.Typer(name=name, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    for command, function in commands.items():
+        group.command(command)(function)
+    return group
+
+
+app = _group("torchelmo", COMMANDS)
 app.callback()(_about)
-for _name, _function in COMMANDS.items():
-    app.command(_name)(_function)
+app.add_typer(_group("task", TASK_COMMANDS), help="Train, evaluate and use the task models of the paper.")

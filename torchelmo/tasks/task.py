@@ -50,6 +50,8 @@ class Task(ABC, Generic[Example, Prediction]):
     metric: ClassVar[str]  # the score that decides which epoch is best: higher is better
     data_config: ClassVar[type[Any]]  # frozen dataclass: [data] of a configuration
     model_config: ClassVar[type[Any]]  # frozen dataclass: [model]
+    # Settings of a run that is started without a configuration file.
+    defaults: ClassVar[Mapping[str, Any]] = {"words": {"dim": 100}, "characters": {"n_filters": 64}}
 
     @abstractmethod
     def read(self, path: Path, options: Any) -> list[Example]:

@@ -1,6 +1,6 @@
 """Optimisers, the learning rate over a run, and their state as named tensors.
 
-lr = peak · min(1, rise) · (final + (1 − final) · fall)        fall from 1 to 0 after `hold`: linear, cosine, or not at all
+lr = peak · min(1, rise) · (final + (1 − final) · fall)        fall from 1 to 0 after `hold`: linear, cosine or none
 """
 
 import math

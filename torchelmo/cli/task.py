@@ -1,0 +1,142 @@
+"""torchelmo task: train, evaluate and use the task models."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from torchelmo.cli.ending import WrongCallError, echo
+
+Place = Literal["none", "input", "output", "both"]
+Which = Literal["all", "top", "average", "0", "1", "2"]
+
+
+def train(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="ner, pos, srl, sentiment, nli, qa or coref.")],
+    train_file: Annotated[Path | None, typer.Option("--train", help="Labelled data to train on.")] = None,
+    dev: Annotated[Path | None, typer.Option(help="Labelled data that decides which epoch is best.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder to write: it holds all that predict needs.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file, such as those in experiments/tasks.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting (optim.lr=0.01); may be given again."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs with so many seeds, each in OUT/seed-N.")] = 1,
+    vectors: Annotated[Path | None, typer.Option(help="Static word vectors: GloVe or word2vec text.")] = None,
+    elmo: Annotated[Place | None, typer.Option(help="Where ELMo enters the task model.")] = None,
+    model: Annotated[str | None, typer.Option(help="The biLM: a model folder or name; else the one inside.")] = None,
+    layers: Annotated[Which | None, typer.Option(help="all learns a mix of the layers; others are fixed.")] = None,
+    l2: Annotated[float | None, typer.Option("--lambda", help="λ of the penalty on the mix weights.")] = None,
+    layer_norm: Annotated[bool, typer.Option("--layer-norm", help="Normalise each layer before the mix.")] = False,
+    elmo_dropout: Annotated[float | None, typer.Option(help="Dropout on the mixes.")] = None,
+    unfreeze: Annotated[bool, typer.Option("--unfreeze", help="Train the biLM with the task; no cache then.")] = False,
+    head: Annotated[str | None, typer.Option(help="pos: bilstm, or linear for the probe of one frozen layer.")] = None,
+    min_phrase: Annotated[int | None, typer.Option(help="sentiment: shortest phrase of a tree to train on.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that OUT holds.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that OUT holds.")] = False,
+) -> None:
+    """Train a task model, with or without ELMo; the best epoch on dev is kept.
+
+    Settings come from the TOML file, then from the flags, then from --set. A frozen biLM runs once over every
+    sentence; its layers are kept, so an epoch costs the task model only.
+    """
+    from torchelmo.config import build_config, override, read_toml
+    from torchelmo.tasks.config import TaskConfig
+    from torchelmo.tasks.registry import find_task
+    from torchelmo.tasks.runner import train_seeds
+    from torchelmo.train.memory import keep_freed_memory
+    from torchelmo.train.signals import Stop
+
+    given: dict[str, Any] = read_toml(config) if config else copy.deepcopy(dict(find_task(name).defaults))
+    if given.setdefault("task", name) != name:
+        raise WrongCallError(f"{config}: is a configuration for {given['task']!r}, not for {name!r}.")
+    flags = {
+        "train": train_file,
+        "dev": dev,
+        "out": out,
+        "words.vectors": vectors,
+        "elmo.place": elmo,
+        "elmo.model": model,
+        "elmo.layers": layers,
+        "elmo.l2": l2,
+        "elmo.layer_norm": layer_norm or None,
+        "elmo.dropout": elmo_dropout,
+        "elmo.unfreeze": unfreeze or None,
+        "model.head": head,
+        "data.min_phrase": min_phrase,
+    }
+    for key, value in flags.items():
+        if value is not None:
+            _set(given, key, str(value) if isinstance(value, Path) else value)
+    if vectors is not None:
+        given["words"].pop("dim", None)  # that of the file
+    given = override(given, settings or [])
+    missing = [f"--{key}" for key in ("train", "dev", "out") if key not in given]
+    if missing:
+        raise WrongCallError(f"Expected {', '.join(missing)}: on the command line or in the configuration file.")
+    found = build_config(TaskConfig, given, where=str(config or "task train"))
+    keep_freed_memory()
+    with Stop().on_signals() as stop:
+        summary = train_seeds(found, seeds, resume=resume, overwrite=overwrite, stop=stop)
+    if summary is None:
+        echo(f"Stopped; all is saved in {found.out}. Go on with the same call and --resume.")
+        return
+    for result in summary.results:
+        echo(result.line())
+        for mix in result.mixes:
+            shares = " ".join(f"{weight:.3f}" for weight in mix.weights)
+            echo(f"  mix at the {mix.place}: weights {shares}, gamma {mix.gamma:.3f}")
+    if len(summary.results) > 1:
+        echo(summary.line())
+
+
+def evaluate(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that task train wrote.")],
+    data: Annotated[Path, typer.Argument(metavar="FILE", help="Labelled data.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+) -> None:
+    """Score a trained task model on labelled data, as the task's official script counts."""
+    from torchelmo.tasks import load
+
+    scored = load(folder).evaluate(data)
+    if as_json:
+        echo(json.dumps({"examples": scored.n_examples, "scores": scored.scores}, indent=2))
+        return
+    if scored.report:
+        echo(scored.report)
+    scores = ", ".join(f"{name} {value:.2f}" for name, value in scored.scores.items())
+    echo(f"{data}: {scored.n_examples:,} examples: {scores}")
+
+
+def predict(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that task train wrote.")],
+    text: Annotated[str, typer.Argument(metavar="INPUT", help="Text (also .gz, .bz2, .xz), or - for standard input.")],
+    lang: Annotated[str, typer.Option("--tokenize", help="Split by spaCy's rules for this language.")] = "en",
+    pretokenized: Annotated[
+        bool, typer.Option("--pretokenized", help="A line is a sentence, with spaces between its tokens.")
+    ] = False,
+    question: Annotated[
+        list[str] | None, typer.Option("--question", help="qa: ask this of the text; may be given again.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, for programs.")] = False,
+) -> None:
+    """Apply a trained task model to text, for people to read or as JSON lines."""
+    from torchelmo.tasks import load
+    from torchelmo.tasks.task import Source
+
+    trained = load(folder)
+    source = Source(text, lang, pretokenized, question or [])
+    for example, prediction in trained.predict_source(source):
+        if as_json:
+            echo(json.dumps(trained.task.record(example, prediction), ensure_ascii=False))
+        else:
+            echo(trained.task.show(example, prediction))
+
+
+def _set(given: dict[str, Any], key: str, value: Any) -> None:
+    *tables, name = key.split(".")
+    for table in tables:
+        given = given.setdefault(table, {})
+    given[name] = value

@@ -1,0 +1,80 @@
+"""What a run of a task gives: metrics.json, and its reading."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torchelmo.files import writing
+from torchelmo.tasks.task import Scores
+
+
+class MixResult(NamedTuple):
+    place: str  # "input" or "output"
+    weights: list[float]  # softmaxed, one per layer
+    gamma: float
+
+
+class Result(NamedTuple):
+    task: str
+    metric: str  # the score that decided
+    seed: int
+    scores: Scores  # on dev, of the best epoch
+    best_epoch: int  # from 1
+    epochs: int  # that were run
+    steps: int
+    seconds: float  # of training and scoring, without the biLM
+    bilm_seconds: float  # of running the biLM once over all sentences
+    parameters: int  # that were trained
+    mixes: list[MixResult]
+
+    @property
+    def score(self) -> float:
+        return self.scores[self.metric]
+
+    def line(self) -> str:
+        """One line for people."""
+        scores = ", ".join(f"{name} {value:.2f}" for name, value in self.scores.items())
+        minutes = (self.seconds + self.bilm_seconds) / 60
+        return f"{self.task}, seed {self.seed}: {scores} (epoch {self.best_epoch} of {self.epochs}, {minutes:.1f} min)"
+
+
+def write_result(folder: Path, result: Result) -> None:
+    _write(folder / "metrics.json", {**result._asdict(), "mixes": [mix._asdict() for mix in result.mixes]})
+
+
+def read_result(folder: Path) -> Result:
+    plain: dict[str, Any] = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    return Result(**{**plain, "mixes": [MixResult(**mix) for mix in plain["mixes"]]})
+
+
+class Summary(NamedTuple):
+    """Several seeds of one configuration."""
+
+    results: list[Result]
+    mean: Scores
+    sd: Scores  # of a sample; 0 for one seed
+
+    def line(self) -> str:
+        metric = self.results[0].metric
+        return f"{metric} {self.mean[metric]:.2f} ± {self.sd[metric]:.2f} over {len(self.results)} seeds"
+
+
+def summarise(results: Sequence[Result]) -> Summary:
+    mean, sd = {}, {}
+    for name in results[0].scores:
+        values = [result.scores[name] for result in results]
+        mean[name] = statistics.fmean(values)
+        sd[name] = statistics.stdev(values) if len(values) > 1 else 0.0
+    return Summary(list(results), mean, sd)
+
+
+def write_summary(folder: Path, summary: Summary) -> None:
+    seeds = {str(result.seed): result.scores for result in summary.results}
+    _write(folder / "metrics.json", {"mean": summary.mean, "sd": summary.sd, "seeds": seeds})
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    with writing(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,77 @@
+"""From a configuration to a model that can be trained: data read, words counted, the biLM run over all sentences."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from torchelmo.bilm.weights import load as load_bilm
+from torchelmo.config import build_config
+from torchelmo.errors import ConfigError, InputError
+from torchelmo.tasks.config import TaskConfig, WordsConfig
+from torchelmo.tasks.elmo_layers import ElmoLayers
+from torchelmo.tasks.folder import TrainedTask, all_sentences, build_characters
+from torchelmo.tasks.inputs import TokenInput
+from torchelmo.tasks.layers.word_vectors import WordEmbedding, read_vectors
+from torchelmo.tasks.registry import find_task
+
+log = logging.getLogger(__name__)
+
+
+class Start(NamedTuple):
+    trained: TrainedTask  # with random weights yet
+    examples: list[Any]  # to train on
+    dev: list[Any]
+    bilm_seconds: float
+
+
+def start(config: TaskConfig) -> Start:
+    task = find_task(config.task)
+    options = build_config(task.data_config, config.data, where="data")
+    model_options = build_config(task.model_config, config.model, where="model")  # wrong keys are errors at once
+    labelled, dev = task.read(config.train, options), task.read(config.dev, options)
+    examples = task.training(labelled, options)
+    for path, part in ((config.train, examples), (config.dev, dev)):
+        if not part:
+            raise InputError(f"{path}: expected labelled examples for {task.name}, found none.")
+    log.info("%s: %s examples to train on, %s to score", task.name, f"{len(examples):,}", f"{len(dev):,}")
+    torch.manual_seed(config.seed)  # before anything random is built
+    elmo = None
+    if config.elmo.place != "none":
+        elmo = ElmoLayers(load_bilm(config.elmo.model or None), config.elmo)
+    words = build_words(config.words, all_sentences(task, examples))
+    inputs = TokenInput(words, build_characters(config), elmo)
+    vocabularies = task.vocabularies(labelled)
+    model = task.build(model_options, inputs, vocabularies).to(config.device)
+    before = time.perf_counter()
+    if elmo is not None:
+        elmo.fill(all_sentences(task, [*examples, *dev]))
+    return Start(TrainedTask(task, config, model, vocabularies), examples, dev, time.perf_counter() - before)
+
+
+def build_words(config: WordsConfig, sentences: Iterable[Sequence[str]]) -> WordEmbedding | None:
+    """Vectors from a file (and, where they are trained, for frequent words outside it), learned ones, or none."""
+    if config.vectors is None:
+        if not config.dim:
+            return None
+        return WordEmbedding(_frequent(sentences, config.min_count), dim=config.dim)
+    file = read_vectors(config.vectors, config.limit)
+    if config.dim not in (0, file.vectors.shape[1]):
+        raise ConfigError(
+            f"words.dim: expected {file.vectors.shape[1]}, the width of the vectors in {config.vectors}, or nothing; "
+            f"got {config.dim}."
+        )
+    if not config.trainable:
+        return WordEmbedding(file.words, file.vectors, trainable=False)
+    known = set(file.words)
+    more = [w for w in _frequent(sentences, config.min_count) if w not in known and w.lower() not in known]
+    extra = torch.randn(len(more), file.vectors.shape[1]) * file.vectors.std()
+    return WordEmbedding([*file.words, *more], torch.cat([file.vectors, extra]), trainable=True)
+
+
+def _frequent(sentences: Iterable[Sequence[str]], min_count: int) -> list[str]:
+    counts = Counter(word for sentence in sentences for word in sentence)
+    return sorted(word for word, count in counts.items() if count >= min_count)
