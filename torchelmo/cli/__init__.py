@@ -28,6 +28,7 @@ TASK_COMMANDS: dict[str, Callable[..., None]] = {
     "train": task.train,
     "evaluate": task.evaluate,
     "predict": task.predict,
+    "table": task.table,
 }
 
 

@@ -135,6 +135,28 @@ def predict(
             echo(trained.task.show(example, prediction))
 
 
+def table(
+    experiments: Annotated[Path, typer.Argument(metavar="TABLE.toml", help="Rows and columns of the table.")],
+    out: Annotated[Path, typer.Option(help="The folder for the runs, table.md, table.json and table.png.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of every run; may be given again."),
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="Run this column only; may be given again. Others are shown if present.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time; the cores are shared out.")] = 1,
+) -> None:
+    """Run a table of experiments, each with several seeds, and write it as Markdown, JSON and a plot.
+
+    What was run before is kept; a table that was interrupted goes on where it was.
+    """
+    from torchelmo.tasks.table import run_table
+
+    run_table(experiments, out, settings=settings or [], jobs=jobs, columns=column or [])
+    echo((out / "table.md").read_text(encoding="utf-8"))
+
+
 def _set(given: dict[str, Any], key: str, value: Any) -> None:
     *tables, name = key.split(".")
     for table in tables:

@@ -11,7 +11,7 @@ from torchelmo.tasks.elmo_layers import ElmoLayers
 from torchelmo.tasks.layers.characters import TokenCharCNN
 from torchelmo.tasks.layers.padding import lengths_mask, pad_ids
 from torchelmo.tasks.layers.word_vectors import WordEmbedding
-from torchelmo.text.characters import PADDING, CharacterEncoder
+from torchelmo.text.characters import CharacterEncoder
 
 
 class TokenVectors(NamedTuple):
@@ -62,9 +62,7 @@ class TokenInput(nn.Module):
     def _character_vectors(self, cnn: TokenCharCNN, sentences: Sequence[Sequence[str]], mask: Tensor) -> Tensor:
         """Every distinct word of the batch goes through the CNN once."""
         places = {word: i for i, word in enumerate(dict.fromkeys(word for row in sentences for word in row))}
-        ids = self._encoder.encode(list(places))
-        longest = int((ids != PADDING).sum(axis=1).max(initial=2)) + 1  # most words end long before 50
-        vectors = cnn(torch.from_numpy(ids[:, :longest]).to(mask.device))
+        vectors = cnn(torch.from_numpy(self._encoder.encode(list(places))).to(mask.device))
         indices = pad_ids([[places[word] for word in row] for row in sentences], device=mask.device)
         gathered: Tensor = vectors[indices] if len(places) else vectors.new_zeros(*mask.shape, cnn.dim)
         return gathered.masked_fill(~mask.unsqueeze(-1), 0.0)

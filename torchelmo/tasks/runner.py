@@ -210,7 +210,8 @@ def _look_at(config: TaskConfig, *, resume: bool, overwrite: bool) -> Path | Non
         return None
     if not resume:
         raise ConfigError(
-            f"{config.out}: holds a run already. Use --resume to go on with it, --overwrite to replace it, or another --out."
+            f"{config.out}: holds a run already. Use --resume to go on with it, --overwrite to replace it, "
+            "or another --out."
         )
     before, now = files.read_card(saved)[1], config_to_dict(config)
     changed = [name for name in now if name not in _MAY_CHANGE and before.get(name) != now[name]]
