@@ -16,6 +16,7 @@ from torchelmo.tasks.layers.crf import CRF
 from torchelmo.tasks.layers.dropout import VariationalDropout
 from torchelmo.tasks.layers.encoder import BiRNN
 from torchelmo.tasks.layers.padding import pad_ids
+from torchelmo.tasks.settings import require_share
 from torchelmo.tasks.spans import allowed_transitions, from_bio, to_bio
 from torchelmo.tasks.tagging import Tagged, Tags, gold_tags, tag_ids
 from torchelmo.tasks.task import TaskModel
@@ -33,8 +34,7 @@ class NerConfig:
     def __post_init__(self) -> None:
         if min(self.hidden_dims) < 1:
             raise ConfigError(f"hidden_dims must be at least 1, got {list(self.hidden_dims)}.")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout must be at least 0 and below 1, got {self.dropout}.")
+        require_share(self, "dropout")
 
 
 class NerModel(TaskModel[Tagged, Tags]):

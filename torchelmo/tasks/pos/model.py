@@ -11,6 +11,7 @@ from torchelmo.errors import ConfigError
 from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.layers.dropout import VariationalDropout
 from torchelmo.tasks.layers.encoder import BiRNN
+from torchelmo.tasks.settings import require_positive, require_share
 from torchelmo.tasks.tagging import Tagged, Tags, gold_tags, tag_ids
 from torchelmo.tasks.task import TaskModel
 
@@ -25,11 +26,8 @@ class PosConfig:
     dropout: float = 0.33  # at the input of every layer, and of the scores
 
     def __post_init__(self) -> None:
-        for name in ("hidden_dim", "n_layers"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout must be at least 0 and below 1, got {self.dropout}.")
+        require_positive(self, "hidden_dim", "n_layers")
+        require_share(self, "dropout")
 
 
 class PosModel(TaskModel[Tagged, Tags]):
