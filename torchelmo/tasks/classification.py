@@ -66,7 +66,7 @@ class ClassificationTask(Task[Example, Prediction]):
             correct = sum(e.label == label == p.label for e, p in zip(examples, predictions))
             precision, recall = _percent(correct, found), _percent(correct, gold)
             f1 = _percent(2 * correct, gold + found)
-            lines.append(f"{label:<{width}}  {precision:9.2f}  {recall:6.2f}  {f1:5.1f}  {gold:5d}  {found:9d}")
+            lines.append(f"{label:<{width}}  {precision:9.2f}  {recall:6.2f}  {f1:5.2f}  {gold:5d}  {found:9d}")
         return "\n".join(lines)
 
 

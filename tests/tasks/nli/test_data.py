@@ -1,0 +1,106 @@
+"""SNLI and MultiNLI files, and pairs to predict."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from torchelmo.errors import InputError
+from torchelmo.tasks.nli.data import NliData, NliExample, read_nli, read_pairs
+from torchelmo.tasks.task import Source
+
+PLAIN = {"gold_label": "neutral", "sentence1": "A dog runs .", "sentence2": "It's happy."}
+PARSED = {
+    **PLAIN,
+    "sentence1_binary_parse": "( ( A dog ) ( runs . ) )",
+    "sentence2_binary_parse": "( It ( ( 's ( -LRB- happy -RRB- ) ) . ) )",
+}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(*lines: object) -> Path:
+        path = tmp_path / "train.jsonl"
+        path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("text", "pair", "hypothesis"),
+    [
+        ("auto", PLAIN, ("It's", "happy.")),
+        ("auto", PARSED, ("It", "'s", "(", "happy", ")", ".")),
+        ("tokenised", PARSED, ("It's", "happy.")),
+        ("raw", PARSED, ("It", "'s", "happy", ".")),
+    ],
+)
+def test_tokens_come_from_where_the_settings_say(write, text, pair, hypothesis):
+    assert read_nli(write(pair), NliData(text)) == [NliExample(("A", "dog", "runs", "."), hypothesis, "neutral")]
+
+
+def test_pairs_without_an_agreed_label_and_blank_lines_are_left_out(write):
+    examples = read_nli(
+        write({**PLAIN, "gold_label": "-"}, "", PLAIN, {**PLAIN, "gold_label": "entailment"}), NliData()
+    )
+    assert [example.label for example in examples] == ["neutral", "entailment"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"gold_label": "neutral",', "expected a JSON object, found something else (Expecting property name"),
+        ("[1]", "expected a JSON object, found '[1]'. Correct that line."),
+        ({"sentence1": "a", "sentence2": "b"}, "expected the key 'gold_label', found only 'sentence1', 'sentence2'."),
+        ({"gold_label": "neutral", "sentence1": "a"}, "expected the key 'sentence2', found only"),
+        ({}, "expected the key 'gold_label', found only no keys."),
+        ({**PLAIN, "gold_label": "yes"}, "expected gold_label entailment, neutral, contradiction or -, found 'yes'."),
+        ({**PLAIN, "sentence1": 3}, "expected text for 'sentence1', found 3."),
+        ({**PLAIN, "sentence2": " "}, "expected words in 'sentence2', found none."),
+        ({**PLAIN, "sentence1_binary_parse": "( )"}, "expected words in 'sentence1', found none."),
+        ("[" * 100_000, "expected a JSON object, found something else"),
+    ],
+)
+def test_a_malformed_line_is_named(write, line, message):
+    path = write(PLAIN, line)
+    with pytest.raises(InputError) as error:
+        read_nli(path, NliData())
+    assert str(error.value).startswith(f"{path}: line 2: {message}")
+
+
+@pytest.mark.parametrize("lines", [[], [{**PLAIN, "gold_label": "-"}]])
+def test_a_file_without_labelled_pairs_is_refused(write, lines):
+    path = write(*lines)
+    with pytest.raises(InputError) as error:
+        read_nli(path, NliData())
+    assert str(error.value) == (
+        f"{path}: expected a JSON object with gold_label, sentence1 and sentence2 on each line, found no labelled "
+        "pair. Check that it is the right file."
+    )
+
+
+@pytest.mark.parametrize(
+    ("pretokenized", "hypothesis"), [(True, ("It's", "happy.")), (False, ("It", "'s", "happy", "."))]
+)
+def test_pairs_to_predict_are_lines_with_a_tab_or_json(write, pretokenized, hypothesis):
+    unlabelled = {key: value for key, value in PLAIN.items() if key != "gold_label"}
+    path = write("A dog runs .\tIt's happy.", "", PLAIN, unlabelled)
+    expected = NliExample(("A", "dog", "runs", "."), hypothesis, None)
+    assert list(read_pairs(Source(str(path), pretokenized=pretokenized))) == [expected] * 3
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("A dog runs .", "expected premise TAB hypothesis, or a JSON object, found 0 tabs in 'A dog runs .'."),
+        ("a\tb\tc", "expected premise TAB hypothesis, or a JSON object, found 2 tabs in 'a\\tb\\tc'."),
+        ("a\t", "expected words in 'sentence2', found none."),
+        ('{"sentence1": "a"}', "expected the key 'sentence2', found only 'sentence1'."),
+    ],
+)
+def test_a_malformed_pair_to_predict_is_named(write, line, message):
+    path = write("a\tb", line)
+    with pytest.raises(InputError) as error:
+        list(read_pairs(Source(str(path), pretokenized=True)))
+    assert str(error.value) == f"{path}: line 2: {message} Correct that line."

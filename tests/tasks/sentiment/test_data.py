@@ -1,0 +1,139 @@
+"""Sentiment files: trees and labelled lines, five classes and two."""
+
+from pathlib import Path
+
+import pytest
+
+from torchelmo.errors import ConfigError, InputError
+from torchelmo.tasks.sentiment.data import SentimentData, SentimentExample, read_sentiment, with_phrases
+
+TREES = """\
+(3 (2 It) (4 (2 works) (2 .)))
+(2 (2 So) (0 (1 (2 what) (2 (2 is) (2 that))) (2 ?)))
+(0 (1 (2 what) (2 (2 is) (2 that))) (0 Awful))
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str) -> Path:
+        (tmp_path / "train.txt").write_text(text, encoding="utf-8")
+        return tmp_path / "train.txt"
+
+    return write
+
+
+def plain(examples: list[SentimentExample]) -> list[tuple[str, str | None]]:
+    return [(" ".join(example.tokens), example.label) for example in examples]
+
+
+def test_trees_are_read_as_whole_sentences(write):
+    assert plain(read_sentiment(write(TREES), SentimentData())) == [
+        ("It works .", "positive"),
+        ("So what is that ?", "neutral"),
+        ("what is that Awful", "very negative"),
+    ]
+
+
+def test_training_adds_long_phrases_once_and_keeps_short_sentences(write):
+    options = SentimentData(min_phrase=3)
+    examples = read_sentiment(write(TREES + TREES), options)
+    assert len(examples) == 6
+    assert plain(with_phrases(examples, options)) == [
+        ("It works .", "positive"),
+        ("So what is that ?", "neutral"),
+        ("what is that ?", "very negative"),
+        ("what is that", "negative"),
+        ("what is that Awful", "very negative"),
+    ]
+    assert ("It works .", "positive") in plain(with_phrases(examples, SentimentData(min_phrase=4)))
+
+
+def test_a_minimum_of_0_trains_on_whole_sentences_only(write):
+    examples = read_sentiment(write(TREES), SentimentData(min_phrase=0))
+    assert plain(with_phrases(examples, SentimentData(min_phrase=0))) == plain(examples)
+
+
+def test_binary_has_no_neutral_sentence_and_no_neutral_phrase(write):
+    options = SentimentData(classes="binary", min_phrase=1)
+    examples = read_sentiment(write(TREES), options)
+    assert plain(examples) == [("It works .", "positive"), ("what is that Awful", "negative")]
+    assert plain(with_phrases(examples, options)) == [
+        ("It works .", "positive"),
+        ("works .", "positive"),
+        ("what is that Awful", "negative"),
+        ("what is that", "negative"),
+        ("Awful", "negative"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("classes", "text", "expected"),
+    [
+        (
+            "fine",
+            "4\tIt works\n\nvery negative\tno  good\r\n",
+            [("It works", "very positive"), ("no good", "very negative")],
+        ),
+        ("binary", "1\tIt works\n0\tno good\n", [("It works", "positive"), ("no good", "negative")]),
+        ("binary", "very positive\tIt works\nneutral\tso so\n", [("It works", "positive")]),
+    ],
+)
+def test_labelled_lines_have_names_or_numbers_of_their_classes(write, classes, text, expected):
+    options = SentimentData(classes=classes)
+    examples = read_sentiment(write(text), options)
+    assert plain(examples) == expected
+    assert plain(with_phrases(examples, options)) == expected
+
+
+def test_raw_text_is_split_into_tokens(write):
+    assert read_sentiment(write("1\tIt doesn't (really) work.\n"), SentimentData(text="raw"))[0].tokens == (
+        *("It", "does", "n't", "(", "really", ")", "work", "."),
+    )
+
+
+@pytest.mark.parametrize(
+    ("classes", "text", "message"),
+    [
+        (
+            *("fine", "1\tbad\n5\tgood\n"),
+            "line 2: expected a label from 0 to 4 or one of very negative, negative, neutral, positive, very positive, "
+            "found '5'. Correct that line.",
+        ),
+        (
+            *("binary", "2\tgood\n"),
+            "line 1: expected a label from 0 to 1 or one of negative, positive, found '2'. Correct that line.",
+        ),
+        (
+            *("fine", "3\tgood\n3 good\n"),
+            "line 2: expected a tree in brackets, or label TAB text, found '3 good'. Correct that line.",
+        ),
+        (
+            *("fine", "3\t \n"),
+            "line 1: expected a tree in brackets, or label TAB text, found '3\\t '. Correct that line.",
+        ),
+        (
+            *("fine", "3\tgood\n\n(3 (2 It)\n"),
+            "line 3: column 10: expected ')' for the '(' in column 1, found the end of the line. "
+            "A tree looks like (3 (2 It) (4 works)), one on a line.",
+        ),
+        (
+            *("fine", "\n"),
+            "expected a tree or label TAB text on each line, found no fine example. Check that it is the right file.",
+        ),
+        (
+            *("binary", "(2 So)\n"),
+            "expected a tree or label TAB text on each line, found no binary example. Check that it is the right file.",
+        ),
+    ],
+)
+def test_a_malformed_file_is_named_with_its_line(write, classes, text, message):
+    path = write(text)
+    with pytest.raises(InputError) as error:
+        read_sentiment(path, SentimentData(classes=classes))
+    assert str(error.value) == f"{path}: {message}"
+
+
+def test_a_negative_phrase_length_is_refused():
+    with pytest.raises(ConfigError, match="min_phrase must not be negative, got -1."):
+        SentimentData(min_phrase=-1)

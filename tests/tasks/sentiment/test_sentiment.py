@@ -1,0 +1,63 @@
+"""The task as the runner and the command line see it."""
+
+import json
+
+import pytest
+
+from torchelmo.config import config_to_dict
+from torchelmo.tasks.classification import Prediction
+from torchelmo.tasks.registry import find_task
+from torchelmo.tasks.sentiment import Sentiment
+from torchelmo.tasks.sentiment.data import BINARY, FINE, SentimentExample
+from torchelmo.tasks.task import Source
+
+TASK = Sentiment()
+
+
+def example(label: str | None, text: str = "It 's a lovely film") -> SentimentExample:
+    return SentimentExample(tuple(text.split()), label)
+
+
+def test_is_found_by_its_name():
+    assert isinstance(find_task("sentiment"), Sentiment)
+
+
+def test_labels_are_five_or_two_whatever_the_training_data_lacks():
+    assert TASK.vocabularies([example("positive"), example("negative")]) == {"labels": BINARY}
+    assert TASK.vocabularies([example("positive"), example("very negative")]) == {"labels": FINE}
+
+
+def test_training_is_on_phrases_and_scoring_on_sentences(tmp_path):
+    (tmp_path / "train.txt").write_text("(3 (2 It) (4 works))\n")
+    options = TASK.data_config(min_phrase=1)
+    examples = TASK.read(tmp_path / "train.txt", options)
+    assert len(examples) == 1
+    assert len(TASK.training(examples, options)) == 3
+
+
+@pytest.mark.parametrize(
+    ("pretokenized", "expected"),
+    [
+        (False, [("It", "'s", "lovely", ".", "Really", "!"), ("No", ".")]),
+        (True, [("It's", "lovely.", "Really!"), ("No.",)]),
+    ],
+)
+def test_a_line_to_predict_is_one_example(tmp_path, pretokenized, expected):
+    (tmp_path / "input.txt").write_text("It's lovely. Really!\n\nNo.\n")
+    source = Source(str(tmp_path / "input.txt"), pretokenized=pretokenized)
+    assert list(TASK.read_input(source, {})) == [SentimentExample(tokens, None) for tokens in expected]
+
+
+def test_a_prediction_is_shown_and_recorded():
+    prediction = Prediction("very positive", {"positive": 0.19, "very positive": 0.81})
+    assert TASK.show(example(None), prediction) == "very positive 0.81  It 's a lovely film"
+    assert json.loads(json.dumps(TASK.record(example(None), prediction))) == {
+        "tokens": ["It", "'s", "a", "lovely", "film"],
+        "label": "very positive",
+        "probabilities": {"positive": 0.19, "very positive": 0.81},
+    }
+
+
+def test_settings_have_a_plain_form():
+    assert TASK.model_config(**config_to_dict(TASK.model_config())) == TASK.model_config()
+    assert TASK.data_config(**config_to_dict(TASK.data_config())) == TASK.data_config()
