@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from fitting import fit, predict
 
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.tasks.elmo_layers import ElmoConfig, ElmoLayers
@@ -38,42 +39,23 @@ def build(config=SMALL, inputs=None):
     return task.build(config, inputs or word_input(), task.vocabularies(EXAMPLES))
 
 
-def fit(model, steps, lr=0.03):
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=lr)
-    losses = []
-    model.train()
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = model.loss(EXAMPLES)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    model.eval()
-    return losses
-
-
-@torch.no_grad()
-def predict(model, examples):
-    return model.eval().predict(examples)
-
-
 @pytest.mark.parametrize("scheme", ["bio", "bioes"])
 def test_twenty_sentences_are_learned(scheme):
     model = build(dataclasses.replace(SMALL, scheme=scheme))
-    losses = fit(model, steps=40)
+    losses = fit(model, EXAMPLES, steps=40)
     assert losses[-1] < 0.1 * losses[0]
     assert Ner().score(EXAMPLES, predict(model, EXAMPLES))["f1"] >= 99
 
 
 def test_it_learns_with_dropout_and_characters_too():
     model = build(dataclasses.replace(SMALL, dropout=0.2), word_input(characters=TokenCharCNN(n_filters=6)))
-    fit(model, steps=60)
+    fit(model, EXAMPLES, steps=60)
     assert Ner().score(EXAMPLES, predict(model, EXAMPLES))["f1"] >= 99
 
 
 def test_padding_does_not_change_predictions_nor_the_loss():
     model = build()
-    fit(model, steps=10)
+    fit(model, EXAMPLES, steps=10)
     alone = [predict(model, [example])[0] for example in EXAMPLES]
     assert len({len(example.tokens) for example in EXAMPLES}) > 1
     assert predict(model, EXAMPLES) == alone
