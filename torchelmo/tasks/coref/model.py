@@ -1,0 +1,171 @@
+"""End-to-end coreference (Lee et al., 2017): every span is a possible mention, and each chooses its antecedent.
+
+tokens -> biLSTM over each sentence -> spans -> mention scores -> the best λT spans -> antecedent scores.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from torchelmo.errors import ConfigError
+from torchelmo.tasks.coref.antecedents import AntecedentScorer, best_antecedents, marginal_loss
+from torchelmo.tasks.coref.data import Document, Mention, crop, in_order
+from torchelmo.tasks.coref.spans import MentionScorer, SpanEncoder, Tokens, prune, span_grid
+from torchelmo.tasks.inputs import TokenInput
+from torchelmo.tasks.layers.dropout import VariationalDropout
+from torchelmo.tasks.layers.encoder import BiRNN
+from torchelmo.tasks.layers.feed_forward import FeedForward
+from torchelmo.tasks.settings import require_positive, require_share
+from torchelmo.tasks.task import TaskModel
+
+
+@dataclass(frozen=True)
+class CorefConfig:
+    """[model]: the sizes of Lee et al. 2017."""
+
+    hidden_dim: int = 200  # of each direction of the biLSTM
+    ffnn_dim: int = 150
+    ffnn_layers: int = 2
+    feature_dim: int = 20  # of each of span width, distance, speaker and genre
+    max_width: int = 10  # tokens of a span
+    spans_per_token: float = 0.4  # λ: how many spans are kept
+    n_antecedents: int = 250  # K: how many kept spans before it a span may choose from
+    max_sentences: int = 50  # of a document in training, a new piece every time; 0 for all
+    lexical_dropout: float = 0.5  # of what the biLSTM reads
+    dropout: float = 0.2  # of its states, hidden layers and features
+    singletons: bool = False  # also learn which spans are mentions, and predict clusters of one
+    at_once: int = 16384  # spans or pairs that are scored together: bounds the memory, changes nothing else
+
+    def __post_init__(self) -> None:
+        require_positive(self, "hidden_dim", "ffnn_dim", "ffnn_layers", "feature_dim", "max_width", "n_antecedents")
+        require_positive(self, "at_once")
+        require_share(self, "lexical_dropout", "dropout")
+        if self.spans_per_token <= 0:
+            raise ConfigError(f"spans_per_token must be above 0, got {self.spans_per_token}.")
+        if self.max_sentences < 0:
+            raise ConfigError(f"max_sentences must not be negative, got {self.max_sentences}; 0 is for all.")
+
+
+class Ranking(NamedTuple):
+    """What the model makes of one document."""
+
+    grid: Tensor  # (tokens, max_width) bool: which spans there are
+    mention_scores: Tensor  # (tokens, max_width)
+    kept: list[Mention]  # in the order of the text
+    scores: Tensor  # (kept, 1 + antecedents): column 0 is ε, column k the span k places before
+
+
+class CorefModel(TaskModel[Document, list[list[Mention]]]):
+    """`genres` are those of the training documents; a prediction is a list of clusters."""
+
+    def __init__(self, config: CorefConfig, inputs: TokenInput, genres: Sequence[str]) -> None:
+        super().__init__()
+        self.config, self.inputs = config, inputs
+        self._genres = {genre: number for number, genre in enumerate(genres, 1)}
+        self.lexical_dropout = VariationalDropout(config.lexical_dropout)
+        self.encoder = BiRNN(inputs.dim, config.hidden_dim)
+        self.dropout = VariationalDropout(config.dropout)
+        context_dim = self.encoder.dim + inputs.output_dim
+        hidden = [config.ffnn_dim] * config.ffnn_layers
+        self.heads = FeedForward([context_dim, *hidden, 1], dropout=config.dropout, last_linear=True)
+        self.spans = SpanEncoder(
+            context_dim,
+            inputs.dim,
+            max_width=config.max_width,
+            feature_dim=config.feature_dim,
+            dropout=config.dropout,
+        )
+        self.mentions = MentionScorer(
+            self.spans,
+            hidden_dim=config.ffnn_dim,
+            n_layers=config.ffnn_layers,
+            dropout=config.dropout,
+            at_once=config.at_once,
+        )
+        self.antecedents = AntecedentScorer(
+            self.spans.dim,
+            n_antecedents=config.n_antecedents,
+            hidden_dim=config.ffnn_dim,
+            n_layers=config.ffnn_layers,
+            feature_dim=config.feature_dim,
+            n_genres=len(genres),
+            dropout=config.dropout,
+            at_once=config.at_once,
+        )
+
+    def loss(self, examples: Sequence[Document]) -> Tensor:
+        """The mean over documents of the sum over their spans."""
+        return torch.stack([self._document_loss(self._piece(document)) for document in examples]).mean()
+
+    def predict(self, examples: Sequence[Document]) -> list[list[list[Mention]]]:
+        return [self._clusters(self.rank(document)) for document in examples]
+
+    def rank(self, document: Document) -> Ranking:
+        """The scores of all mentions and of all antecedents of a document."""
+        vectors, mask, elmo = self.inputs(document.sentences)
+        words = self.lexical_dropout(vectors)
+        states = self.dropout(self.encoder(words, mask))
+        context = (states if elmo is None else torch.cat([states, elmo], dim=2))[mask]
+        tokens = Tokens(context, words[mask], self.heads(context).squeeze(1))
+
+        grid = span_grid([len(sentence) for sentence in document.sentences], self.config.max_width, context.device)
+        mention_scores = self.mentions(self.spans, tokens)
+        n_spans = max(1, int(self.config.spans_per_token * len(context)))
+        kept = prune(mention_scores.detach(), grid, n_spans)
+
+        starts, ends = torch.tensor(kept, device=context.device).unbind(dim=1)
+        scores = self.antecedents(
+            self.spans(tokens, starts, ends),
+            mention_scores[starts, ends - starts - 1],
+            torch.tensor(_speaker_numbers(document, kept), device=context.device),
+            self._genres.get(document.genre, 0),
+        )
+        return Ranking(grid, mention_scores, kept, scores)
+
+    def _piece(self, document: Document) -> Document:
+        """In training another part of a long document every time."""
+        longest = self.config.max_sentences
+        spare = len(document.sentences) - longest
+        if not longest or spare <= 0 or not self.training:
+            return document
+        return crop(document, int(torch.randint(spare + 1, ()).item()), longest)
+
+    def _document_loss(self, document: Document) -> Tensor:
+        ranking = self.rank(document)
+        clusters = {mention: i for i, cluster in enumerate(document.clusters or []) for mention in cluster}
+        gold = torch.tensor([clusters.get(mention, -1) for mention in ranking.kept], device=ranking.scores.device)
+        loss = marginal_loss(ranking.scores, gold)
+        if not self.config.singletons:
+            return loss
+        # Without this, nothing would tell a mention that is alone from a span that is no mention.
+        is_mention = torch.zeros_like(ranking.mention_scores)
+        fitting = [m for m in clusters if m.end - m.start <= self.config.max_width]
+        if fitting:
+            starts, ends = torch.tensor(fitting, device=is_mention.device).unbind(dim=1)
+            is_mention[starts, ends - starts - 1] = 1.0
+        chosen = ranking.mention_scores[ranking.grid], is_mention[ranking.grid]
+        return loss + F.binary_cross_entropy_with_logits(*chosen, reduction="sum")
+
+    def _clusters(self, ranking: Ranking) -> list[list[Mention]]:
+        """Those that the chosen antecedents connect; with `singletons` every other span whose score is above 0 too."""
+        cluster_of: list[list[Mention]] = []
+        for mention, antecedent in zip(ranking.kept, best_antecedents(ranking.scores)):
+            cluster_of.append(cluster_of[antecedent] if antecedent < len(cluster_of) else [])
+            cluster_of[-1].append(mention)
+        distinct = list({id(cluster): cluster for cluster in cluster_of}.values())
+        if not self.config.singletons:
+            return in_order(cluster for cluster in distinct if len(cluster) > 1)
+        scores = ranking.mention_scores.tolist()
+        return in_order(c for c in distinct if len(c) > 1 or scores[c[0].start][c[0].end - c[0].start - 1] > 0)
+
+
+def _speaker_numbers(document: Document, spans: Sequence[Mention]) -> list[int]:
+    """Who says the first token of every span, numbered within the document; 0 for not known."""
+    if not document.speakers:
+        return [0] * len(spans)
+    numbers = {"": 0}
+    return [numbers.setdefault(document.speakers[span.start], len(numbers)) for span in spans]
