@@ -19,20 +19,19 @@ class TokenCharCNN(nn.Module):
         super().__init__()
         self.dim, self.width = n_filters, width
         self.embedding = nn.Parameter(torch.empty(PADDING + 1, char_dim))
-        self.convolution = nn.Conv1d(char_dim, n_filters, width)
+        self.filters = nn.Linear(width * char_dim, n_filters)
         bound = math.sqrt(3.0 / char_dim)
         nn.init.uniform_(self.embedding, -bound, bound)
-        nn.init.xavier_uniform_(self.convolution.weight, gain=nn.init.calculate_gain("relu"))
-        assert self.convolution.bias is not None
-        nn.init.zeros_(self.convolution.bias)
+        nn.init.xavier_uniform_(self.filters.weight, gain=nn.init.calculate_gain("relu"))
+        nn.init.zeros_(self.filters.bias)
 
     def forward(self, char_ids: Tensor) -> Tensor:
         real = (char_ids != 0) & (char_ids != PADDING)
-        longest = int(real.sum(dim=1).max()) if real.numel() else 0
-        if not longest:
-            return self.embedding.new_zeros(len(char_ids), self.dim)
-        real = real[:, :longest]
-        embedded = F.embedding(char_ids[:, :longest], self.embedding).masked_fill(~real.unsqueeze(2), 0.0)
         left = (self.width - 1) // 2
-        windows = self.convolution(F.pad(embedded.transpose(1, 2), (left, self.width - 1 - left)))
-        return torch.relu(windows.masked_fill(~real.unsqueeze(1), -torch.inf).amax(dim=2))
+        padded = F.pad(char_ids.masked_fill(~real, 0), (left, self.width - 1 - left))
+        # Only windows around real characters are computed: most words are far shorter than the longest.
+        windows = padded.unfold(1, self.width, 1)[real]  # (n_windows, width)
+        embedded = F.embedding(windows, self.embedding) * (windows != 0).unsqueeze(2)
+        values = torch.relu(self.filters(embedded.flatten(1)))
+        words = real.nonzero()[:, :1].expand_as(values)
+        return values.new_zeros(len(char_ids), self.dim).scatter_reduce(0, words, values, "amax")

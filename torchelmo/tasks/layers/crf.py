@@ -31,18 +31,15 @@ class CRF(nn.Module):
         self.pairs = nn.Parameter(torch.empty(n_labels, n_labels))  # from → to
         self.start = nn.Parameter(torch.empty(n_labels))
         self.end = nn.Parameter(torch.empty(n_labels))
-        for parameter in (self.pairs, self.start, self.end):
+        for name, parameter in list(self.named_parameters()):
             nn.init.uniform_(parameter, -0.1, 0.1)
-            name = next(name for name, own in self._parameters.items() if own is parameter)
-            allowed = torch.ones_like(parameter, dtype=torch.bool)
-            if transitions is not None:
-                given = getattr(transitions, name)
-                if given.shape != parameter.shape:
-                    raise InputError(
-                        f"CRF: expected transitions.{name} of shape {tuple(parameter.shape)} for {n_labels} labels, "
-                        f"got {tuple(given.shape)}."
-                    )
-                allowed &= given
+            everything = torch.ones_like(parameter, dtype=torch.bool)
+            allowed = everything if transitions is None else getattr(transitions, name)
+            if allowed.shape != parameter.shape:
+                raise InputError(
+                    f"CRF: expected transitions.{name} of shape {tuple(parameter.shape)} for {n_labels} labels, "
+                    f"got {tuple(allowed.shape)}."
+                )
             self.register_buffer(f"allowed_{name}", allowed, persistent=False)
 
     def log_likelihood(self, emissions: Tensor, labels: Tensor, mask: Tensor) -> Tensor:

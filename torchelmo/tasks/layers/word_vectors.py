@@ -1,12 +1,17 @@
 """Vectors of whole words: read from GloVe and word2vec text files, and looked up."""
 
+import contextlib
+import itertools
 import logging
 import math
+import re
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -16,6 +21,9 @@ from torchelmo.files import read_lines
 
 logger = logging.getLogger(__name__)
 
+_HEADER = re.compile(r"([0-9]+)[ \t]+([1-9][0-9]*)")
+_NUMBER = re.compile(r"[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|nan|inf(inity)?)", re.IGNORECASE)
+_CHUNK_LINES = 1000  # parsed at once
 _PADDING_ID, _UNKNOWN_ID, _FIRST_ID = 0, 1, 2
 
 
@@ -68,87 +76,93 @@ class WordEmbedding(nn.Module):
 def read_vectors(path: str | Path, limit: int = 0) -> VectorFile:
     """A text file with a word and its numbers on each line, the first `limit` of them (0: all); any compression.
 
-    A first line "n dim", as word2vec writes it, is skipped. A word may contain spaces. Of a word that comes again the
-    first vector counts.
+    A first line "n dim", as word2vec writes it, is not taken for a vector. A word may contain spaces. Of a word that
+    comes again the first vector counts.
     """
-    rows: dict[str, int] = {}  # each word and its line
-    values = array("f")
-    dim, separator, n_read, promised = 0, " ", 0, 0
-    for number, line in enumerate(read_lines(path), 1):
-        if limit and n_read == limit:
-            break
-        line = line.strip(" \t")
-        if not line:
-            continue
-        if not dim:
-            separator = "\t" if "\t" in line else " "
-            dim = line.count(separator)
-            if number == 1 and (header := _read_header(line)):
-                promised, dim = header
-                continue
-        n_read += 1
-        word, *numbers = line.rsplit(separator, dim)
-        try:
-            if len(numbers) != dim or not word:
-                raise ValueError
-            if separator in word:
-                _check_word(word.split(separator))
-            row = [*map(float, numbers)]
-        except ValueError:
-            raise _malformed(path, number, line, dim) from None
-        if word not in rows:
-            rows[word] = number
-            values.extend(row)
-    if not rows:
+    lines = (_Line(number, text) for number, line in enumerate(read_lines(path), 1) if (text := line.strip(" \t")))
+    first = next(lines, None)
+    header = _HEADER.fullmatch(first.text) if first else None
+    if header:
+        first = next(lines, None)
+    if first is None:
         raise InputError(f"{path}: expected word vectors, a word and its numbers on each line; found none.")
-    if promised and promised != n_read and n_read != limit:
-        logger.warning("%s: line 1 promises %d vectors, there are %d.", path, promised, n_read)
-    vectors = torch.frombuffer(values, dtype=torch.float32).view(len(rows), dim)
-    _check_finite(path, rows, vectors)
-    return VectorFile(list(rows), vectors)
+    separator = "\t" if "\t" in first.text else " "
+    layout = _Layout(path, separator, int(header[2]) if header else _count_numbers(first.text, separator))
+    chosen = itertools.islice(itertools.chain([first], lines), limit or None)
+    rows: dict[str, None] = {}
+    values = array("f")  # grows in place: the large files are gigabytes
+    n_read = 0
+    while chunk := list(itertools.islice(chosen, _CHUNK_LINES)):
+        n_read += len(chunk)
+        words, vectors = layout.read(chunk)
+        is_new = [word not in rows and rows.setdefault(word) is None for word in words]
+        values.frombytes((vectors if all(is_new) else vectors[is_new]).tobytes())
+    if header and not limit and n_read != int(header[1]):
+        logger.warning("%s: line 1 promises %s vectors, there are %d.", path, header[1], n_read)
+    return VectorFile(list(rows), torch.frombuffer(values, dtype=torch.float32).view(len(rows), layout.dim))
 
 
-def _read_header(line: str) -> tuple[int, int] | None:
-    """The "n dim" of word2vec, if the line is one."""
-    pieces = line.split()
-    if len(pieces) == 2 and all(piece.isascii() and piece.isdigit() for piece in pieces) and int(pieces[1]):
-        return int(pieces[0]), int(pieces[1])
-    return None
+class _Line(NamedTuple):
+    number: int
+    text: str
 
 
-def _check_word(pieces: list[str]) -> None:
-    """Some words of GloVe hold spaces (". . ."); a word with a decimal number in it is a line that is too long."""
-    for piece in pieces[1:]:
-        try:
-            float(piece)
-        except ValueError:
-            continue
-        if "." in piece:
-            raise ValueError
+class _Layout(NamedTuple):
+    """How the lines of a file are made."""
 
+    path: str | Path
+    separator: str
+    dim: int
 
-def _malformed(path: str | Path, number: int, line: str, dim: int) -> InputError:
-    n_numbers = 0
-    for piece in reversed(line.split()[1:]):
-        try:
-            float(piece)
-        except ValueError:
-            break
-        n_numbers += 1
-    return InputError(
-        f"{path}: line {number}: expected a word and {dim} numbers, found {n_numbers} numbers at the end of "
-        f"{line[:40]!r}. Correct or remove the line."
-    )
+    def read(self, lines: list[_Line]) -> tuple[list[str], npt.NDArray[np.float32]]:
+        """The words, and their vectors (n, dim)."""
+        words, numbers = zip(*map(self.split, lines))
+        vectors = np.empty((0, 0), dtype=np.float32)
+        with contextlib.suppress(ValueError):
+            vectors = np.loadtxt(numbers, np.float32, comments=None, delimiter=self.separator, ndmin=2, encoding=None)
+        if vectors.shape != (len(lines), self.dim):
+            raise self.malformed(next(line for line in lines if _count_numbers(line.text, self.separator) < self.dim))
+        finite = np.isfinite(vectors).all(axis=1)
+        if not finite.all():
+            line = lines[int(finite.argmin())]
+            raise InputError(
+                f"{self.path}: line {line.number}: expected finite numbers, found NaN, infinity or a number that is "
+                f"too large in {line.text[:40]!r}. Correct or remove the line."
+            )
+        return list(words), vectors
 
+    def split(self, line: _Line) -> tuple[str, str]:
+        """The word and its numbers."""
+        n_spaces = line.text.count(self.separator)
+        if not 0 < self.dim <= n_spaces:
+            raise self.malformed(line)
+        if n_spaces == self.dim:
+            word, _, numbers = line.text.partition(self.separator)
+            return word, numbers
+        # Some words of GloVe hold spaces (". . ."); one that ends in a decimal number is a line that is too long.
+        word, *pieces = line.text.rsplit(self.separator, self.dim)
+        end = word.rpartition(self.separator)[2]
+        if "." in end and _is_number(end):
+            raise self.malformed(line)
+        return word, self.separator.join(pieces)
 
-def _check_finite(path: str | Path, rows: dict[str, int], vectors: Tensor) -> None:
-    finite = vectors.isfinite().all(dim=1)
-    if not finite.all():
-        word, number = list(rows.items())[int((~finite).nonzero()[0])]
-        raise InputError(
-            f"{path}: line {number}: expected finite numbers for {word!r}, found NaN, infinity or a number too large. "
+    def malformed(self, line: _Line) -> InputError:
+        expected = f"{self.dim} numbers" if self.dim else "its numbers"
+        return InputError(
+            f"{self.path}: line {line.number}: expected a word and {expected}, found "
+            f"{_count_numbers(line.text, self.separator)} numbers at the end of {line.text[:40]!r}. "
             "Correct or remove the line."
         )
+
+
+def _count_numbers(text: str, separator: str) -> int:
+    """How many numbers a line ends with, after its word."""
+    pieces = text.split(separator)[:0:-1]
+    return next((count for count, piece in enumerate(pieces) if not _is_number(piece)), len(pieces))
+
+
+def _is_number(piece: str) -> bool:
+    return _NUMBER.fullmatch(piece) is not None
 
 
 def _check_vectors(words: Sequence[str], vectors: Tensor | None, dim: int | None) -> Tensor:
