@@ -67,9 +67,8 @@ def train(
         "model.head": head,
         "data.min_phrase": min_phrase,
     }
-    for key, value in flags.items():
-        if value is not None:
-            _set(given, key, str(value) if isinstance(value, Path) else value)
+    changes = [f"{key}={_toml(value)}" for key, value in flags.items() if value is not None]
+    given = override(given, changes)
     if vectors is not None:
         given["words"].pop("dim", None)  # that of the file
     given = override(given, settings or [])
@@ -157,8 +156,6 @@ def table(
     echo((out / "table.md").read_text(encoding="utf-8"))
 
 
-def _set(given: dict[str, Any], key: str, value: Any) -> None:
-    *tables, name = key.split(".")
-    for table in tables:
-        given = given.setdefault(table, {})
-    given[name] = value
+def _toml(value: Any) -> str:
+    """JSON writes numbers, truth values and strings as TOML does."""
+    return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)

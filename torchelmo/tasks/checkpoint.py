@@ -2,7 +2,7 @@
 the random numbers of a step are drawn from its number and the seed."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from torchelmo.errors import TorchelmoError, WeightsError
-from torchelmo.tasks.folder import load_tensors, save_tensors, task_tensors
+from torchelmo.tasks.result import MixResult
 from torchelmo.tasks.task import Scores, TaskModel
+from torchelmo.tasks.weights import load_tensors, read_tensors, save_tensors, task_tensors, trained_parameters
 from torchelmo.train.checkpoint import checkpoints, new_checkpoint
 from torchelmo.train.optim import optimizer_tensors, restore_optimizer
 
@@ -28,10 +29,20 @@ class Progress(NamedTuple):
     loss: float = 0.0  # sum over those batches
     best: Scores | None = None
     best_epoch: int = 0
+    mixes: Sequence[MixResult] = ()  # of the best epoch
     rate: float = 1.0  # what halving has left of the learning rate
     halved_epoch: int = 0
     seconds: float = 0.0
     bilm_seconds: float = 0.0
+
+
+class Saved(NamedTuple):
+    """A checkpoint, without its tensors."""
+
+    folder: Path
+    progress: Progress
+    settings: dict[str, Any]  # the configuration of the run
+    data: str  # fingerprint of its examples
 
 
 def save_checkpoint(
@@ -41,33 +52,37 @@ def save_checkpoint(
     average: Mapping[str, Tensor] | None,
     progress: Progress,
     settings: dict[str, Any],
+    data: str,
 ) -> None:
     with new_checkpoint(out, progress.step, keep=1) as folder:
         save_tensors(folder / "model.safetensors", task_tensors(model))
-        tensors = {f"{_OPTIMIZER}{key}": value for key, value in optimizer_tensors(optimizer, _names(model)).items()}
+        names = list(trained_parameters(model))
+        tensors = {f"{_OPTIMIZER}{key}": value for key, value in optimizer_tensors(optimizer, names).items()}
         tensors |= {f"{_AVERAGE}{key}": value for key, value in (average or {}).items()}
         save_tensors(folder / "training.safetensors", tensors)
-        card = {"format": FORMAT, "progress": progress._asdict(), "settings": settings}
+        card = {"format": FORMAT, "progress": progress._asdict(), "settings": settings, "data": data}
         (folder / "training.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
 
 
-def latest(out: Path) -> Path | None:
+def latest(out: Path) -> Saved | None:
+    """The last checkpoint of the run in `out`, if it has one."""
     found = checkpoints(out)
-    return found[-1] if found else None
-
-
-def read_card(folder: Path) -> tuple[Progress, dict[str, Any]]:
-    """Where the run stands, and its settings."""
+    if not found:
+        return None
+    folder = found[-1]
     try:
         card = json.loads((folder / "training.json").read_text(encoding="utf-8"))
         if card["format"] != FORMAT:
             raise WeightsError(f"{folder}: expected a checkpoint of format {FORMAT}, found {card['format']!r}.")
-        return Progress(**card["progress"]), card["settings"]
+        progress = Progress(**card["progress"])
+        mixes = [MixResult(*mix) for mix in progress.mixes]
+        return Saved(folder, progress._replace(mixes=mixes), card["settings"], card["data"])
     except (OSError, ValueError, TypeError, KeyError) as error:
         if isinstance(error, TorchelmoError):
             raise
         raise WeightsError(
-            f"{folder}: expected a checkpoint of a task run, but it is damaged ({error}). Begin again with --overwrite."
+            f"{folder}: expected a checkpoint of a task run, but it is damaged ({type(error).__name__}: {error}). "
+            "Begin again with --overwrite."
         ) from error
 
 
@@ -78,24 +93,12 @@ def restore(
     average: dict[str, Tensor] | None,
 ) -> None:
     """Weights, optimiser and moving average as they were."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     load_tensors(model, folder / "model.safetensors")
-    try:
-        tensors = load_file(folder / "training.safetensors")
-    except (SafetensorError, OSError) as error:
-        raise WeightsError(f"{folder}: the checkpoint is damaged ({error}). Begin again with --overwrite.") from error
+    tensors = read_tensors(folder / "training.safetensors", "the state of a task run")
     state = {key.removeprefix(_OPTIMIZER): value for key, value in tensors.items() if key.startswith(_OPTIMIZER)}
     # Parameters that no example has reached yet have no state.
-    restore_optimizer(optimizer, _names(model), state, str(folder), complete=False)
+    restore_optimizer(optimizer, list(trained_parameters(model)), state, str(folder), complete=False)
     for name, tensor in (average or {}).items():
+        if f"{_AVERAGE}{name}" not in tensors:
+            raise WeightsError(f"{folder}: expected the moving average of {name}, which is missing.")
         tensor.copy_(tensors[f"{_AVERAGE}{name}"])
-
-
-def trained_parameters(model: TaskModel[Any, Any]) -> dict[str, torch.nn.Parameter]:
-    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-
-
-def _names(model: TaskModel[Any, Any]) -> list[str]:
-    return list(trained_parameters(model))

@@ -18,6 +18,7 @@ from torchelmo.errors import ConfigError
 from torchelmo.mix import ScalarMix
 from torchelmo.progress import progress
 from torchelmo.tasks.layer_cache import LayerCache, Layers
+from torchelmo.train.signals import Stop
 
 N_MIXES = {"none": 0, "input": 1, "output": 1, "both": 2}
 
@@ -83,7 +84,7 @@ class ElmoLayers(nn.Module):
         """λ Σ‖w‖², to be added to the task's loss."""
         return self.config.l2 * self.elmo.penalty()
 
-    def fill(self, sentences: Iterable[Sequence[str]]) -> None:
+    def fill(self, sentences: Iterable[Sequence[str]], stop: Stop | None = None) -> None:
         """Run the frozen biLM once over every sentence that there is room for, showing how far it is."""
         if self.config.unfreeze:
             return
@@ -94,6 +95,8 @@ class ElmoLayers(nn.Module):
             for sentence, layers in zip(wanted, self.elmo.stream(wanted, layers=self._kept)):
                 self.cache.add(sentence, self._shaped(layers))
                 advance(1)
+                if stop is not None and stop.asked:
+                    return
 
     def forward(self, sentences: Sequence[Sequence[str]]) -> ElmoVectors:
         layers, mask = self._trained(sentences) if self.config.unfreeze else self._frozen(sentences)

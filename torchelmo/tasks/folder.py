@@ -1,85 +1,55 @@
 """A trained task as a folder that needs nothing else: `torchelmo.tasks.load` reads it.
 
 task.json            which task, its settings, its vocabularies
-words.txt            the words that have vectors
+words.json           the words that have vectors
+words.safetensors    their vectors, where they are fixed
 model.safetensors    the weights of the best epoch
-bilm/                a model folder: the biLM, where ELMo enters
+bilm/                a model folder, where ELMo enters: the biLM as it was before the run
 metrics.json         the scores on dev
 """
 
+import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import torch
-from torch import Tensor
+from typing import Any
 
 from torchelmo import __version__
 from torchelmo.bilm.weights import load_folder
 from torchelmo.config import build_config, config_to_dict
-from torchelmo.errors import ConfigError, MissingFileError, WeightsError
-from torchelmo.files import read_json, read_lines, writing
-from torchelmo.tasks.batches import scoring_batches
+from torchelmo.errors import ConfigError, MissingFileError
+from torchelmo.files import read_json, writing
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.elmo_layers import ElmoLayers
 from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.layers.characters import TokenCharCNN
 from torchelmo.tasks.layers.word_vectors import WordEmbedding
 from torchelmo.tasks.registry import find_task
-from torchelmo.tasks.task import Scores, Source, Task, TaskModel
-from torchelmo.text.batching import windows
+from torchelmo.tasks.task import Task, TaskModel
+from torchelmo.tasks.trained import TrainedTask
+from torchelmo.tasks.weights import has_fixed_vectors, load_tensors, read_tensors, save_tensors
 
 FORMAT = 1
-_BILM = "inputs.elmo.elmo.bilm."
-_WINDOW = 256  # unlabelled examples that are sorted by length together
 
 
-class Scored(NamedTuple):
-    scores: Scores
-    report: str  # a table for people, or nothing
-    n_examples: int
-
-
-class TrainedTask:
-    """A task model with all it needs to score and predict."""
-
-    def __init__(
-        self,
-        task: Task[Any, Any],
-        config: TaskConfig,
-        model: TaskModel[Any, Any],
-        vocabularies: Mapping[str, list[str]],
-    ) -> None:
-        self.task, self.config, self.model, self.vocabularies = task, config, model, vocabularies
-        self.data_options = build_config(task.data_config, config.data, where="data")
-
-    def evaluate(self, path: str | Path) -> Scored:
-        """Score the predictions for a labelled file."""
-        examples = self.task.read(Path(path), self.data_options)
-        predictions = self.predict(examples)
-        return Scored(self.task.score(examples, predictions), self.task.report(examples, predictions), len(examples))
-
-    def predict(self, examples: Sequence[Any]) -> list[Any]:
-        """One prediction per example, in order."""
-        lengths = [example_length(self.task, example) for example in examples]
-        found: dict[int, Any] = {}
-        was_training = self.model.training
-        self.model.eval()
-        with torch.no_grad():
-            for batch in scoring_batches(lengths, self.config.batch_size):
-                found.update(zip(batch, self.model.predict([examples[i] for i in batch]), strict=True))
-        self.model.train(was_training)
-        return [found[i] for i in range(len(examples))]
-
-    def predict_source(self, source: Source) -> Iterator[tuple[Any, Any]]:
-        """(example, prediction) for everything in an unlabelled input, of any length, in order."""
-        for examples in windows(self.task.read_input(source, self.vocabularies), _WINDOW):
-            yield from zip(examples, self.predict(examples))
-
-
-def example_length(task: Task[Any, Any], example: Any) -> int:
-    return max(map(len, task.sentences(example)), default=0)
+def load(folder: str | Path) -> TrainedTask:
+    """A task folder that `torchelmo task train` wrote."""
+    folder = Path(folder)
+    card = _read_card(folder)
+    where = str(folder / "task.json")
+    config = build_config(TaskConfig, card["config"], where=where)
+    task = find_task(card["task"])
+    elmo = None
+    if config.elmo.place != "none":
+        # What is predicted comes once: to keep its layers would only fill the memory.
+        settings = dataclasses.replace(config.elmo, memory_tokens=0, disk_tokens=0)
+        elmo = ElmoLayers(load_folder(folder / "bilm"), settings)
+    inputs = TokenInput(_load_words(folder, card["word_dim"]), build_characters(config), elmo)
+    options = build_config(task.model_config, config.model, where=f"{where}: model")
+    model = task.build(options, inputs, card["vocabularies"])
+    load_tensors(model, folder / "model.safetensors")
+    model.eval()
+    return TrainedTask(task, config, model, card["vocabularies"])
 
 
 def save_task(
@@ -89,7 +59,7 @@ def save_task(
     model: TaskModel[Any, Any],
     vocabularies: Mapping[str, list[str]],
 ) -> None:
-    """Everything but the weights, which `save_weights` writes at every new best epoch."""
+    """Everything but the weights, which are written at every new best epoch."""
     words, elmo = model.inputs.words, model.inputs.elmo
     card = {
         "format": FORMAT,
@@ -99,76 +69,13 @@ def save_task(
         "config": config_to_dict(config),
         "vocabularies": dict(vocabularies),
     }
-    with writing(folder / "task.json") as temporary:
-        temporary.write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    _write_json(folder / "task.json", card, indent=1)
     if words is not None:
-        with writing(folder / "words.txt") as temporary:
-            temporary.write_text("".join(f"{word}\n" for word in words.words), encoding="utf-8")
+        _write_json(folder / "words.json", words.words, indent=0)
+        if has_fixed_vectors(model):
+            save_tensors(folder / "words.safetensors", {"vectors": words.vectors})
     if elmo is not None:
         elmo.bilm.save(folder / "bilm")
-
-
-def task_tensors(model: TaskModel[Any, Any]) -> dict[str, Tensor]:
-    """The weights that belong to the task: all but those of a frozen biLM."""
-    elmo = model.inputs.elmo
-    keeps_bilm = elmo is not None and elmo.config.unfreeze
-    return {
-        name: tensor.detach() for name, tensor in model.state_dict().items() if keeps_bilm or not name.startswith(_BILM)
-    }
-
-
-def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    from safetensors.torch import save_file
-
-    with writing(path) as temporary:
-        save_file({name: tensor.detach().to("cpu").contiguous().clone() for name, tensor in tensors.items()}, temporary)
-
-
-def load_tensors(model: TaskModel[Any, Any], path: Path) -> None:
-    """Put saved weights into a model of the same shape."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        tensors = load_file(path)
-        wanted = task_tensors(model)
-        if tensors.keys() != wanted.keys():
-            odd = sorted(tensors.keys() ^ wanted.keys())
-            raise WeightsError(f"{path}: expected the weights of this task model; {odd[0]} stands on one side only.")
-        model.load_state_dict(tensors, strict=False)
-    except (SafetensorError, OSError, RuntimeError) as error:
-        raise WeightsError(f"{path}: expected the weights of this task model, but found others ({error}).") from error
-
-
-def load(folder: str | Path) -> TrainedTask:
-    """A task folder that `torchelmo task train` wrote."""
-    folder = Path(folder)
-    if not (folder / "task.json").exists():
-        kind = "a folder without task.json" if folder.is_dir() else "no such folder"
-        raise MissingFileError(
-            f"{folder}: expected a folder that `torchelmo task train` wrote, found {kind}."
-            + (" Give one of its seed-… folders." if any(folder.glob("seed-*/task.json")) else "")
-        )
-    card = read_json(folder / "task.json", "the card of a trained task")
-    if not isinstance(card, dict) or card.get("format") != FORMAT:
-        raise ConfigError(f"{folder / 'task.json'}: expected a task of format {FORMAT}; train it again.")
-    config = build_config(TaskConfig, card["config"], where=str(folder / "task.json"))
-    task = find_task(card["task"])
-    words = None
-    if card["word_dim"]:
-        listed = list(read_lines(folder / "words.txt"))
-        fixed = config.words.vectors is not None and not config.words.trainable
-        vectors = torch.zeros(len(listed), card["word_dim"]) if fixed else None
-        words = WordEmbedding(listed, vectors, dim=card["word_dim"], trainable=not fixed)
-    elmo = None
-    if config.elmo.place != "none":
-        elmo = ElmoLayers(load_folder(folder / "bilm"), config.elmo)
-    inputs = TokenInput(words, build_characters(config), elmo)
-    options = build_config(task.model_config, config.model, where=f"{folder / 'task.json'}: model")
-    model = task.build(options, inputs, card["vocabularies"])
-    load_tensors(model, folder / "model.safetensors")
-    model.eval()
-    return TrainedTask(task, config, model, card["vocabularies"])
 
 
 def build_characters(config: TaskConfig) -> TokenCharCNN | None:
@@ -178,6 +85,36 @@ def build_characters(config: TaskConfig) -> TokenCharCNN | None:
     return TokenCharCNN(char_dim=settings.char_dim, n_filters=settings.n_filters, width=settings.width)
 
 
-def all_sentences(task: Task[Any, Any], examples: Iterable[Any]) -> Iterator[Sequence[str]]:
-    for example in examples:
-        yield from task.sentences(example)
+def _load_words(folder: Path, dim: int) -> WordEmbedding | None:
+    if not dim:
+        return None
+    words = read_json(folder / "words.json", "the words of a trained task")
+    path = folder / "words.safetensors"
+    if not path.exists():
+        return WordEmbedding(words, dim=dim)
+    return WordEmbedding(words, read_tensors(path, "the word vectors of a trained task")["vectors"], trainable=False)
+
+
+def _read_card(folder: Path) -> dict[str, Any]:
+    path = folder / "task.json"
+    if not path.exists():
+        kind = "a folder without task.json" if folder.is_dir() else "no such folder"
+        seeds = sorted(folder.glob("seed-*/task.json"))
+        raise MissingFileError(
+            f"{folder}: expected a folder that `torchelmo task train` wrote, found {kind}."
+            + (f" It holds runs with several seeds: give one of them, such as {seeds[0].parent}." if seeds else "")
+        )
+    card = read_json(path, "the card of a trained task")
+    if not isinstance(card, dict) or card.get("format") != FORMAT:
+        found = card.get("format") if isinstance(card, dict) else card
+        raise ConfigError(f"{path}: expected a task of format {FORMAT}, found {found!r:.60}. Train it again.")
+    missing = [key for key in ("task", "word_dim", "config", "vocabularies") if key not in card]
+    if missing:
+        raise ConfigError(f"{path}: expected the card of a trained task, but it has no {missing[0]!r}. Train it again.")
+    return card
+
+
+def _write_json(path: Path, content: Any, *, indent: int) -> None:
+    # With signs beyond ASCII escaped: a token may be anything, even what UTF-8 cannot write.
+    with writing(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=indent) + "\n", encoding="utf-8")

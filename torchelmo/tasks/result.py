@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchelmo.files import writing
+from torchelmo.errors import InputError
+from torchelmo.files import read_json, writing
 from torchelmo.tasks.task import Scores
 
 
@@ -27,11 +28,16 @@ class Result(NamedTuple):
     seconds: float  # of training and scoring, without the biLM
     bilm_seconds: float  # of running the biLM once over all sentences
     parameters: int  # that were trained
-    mixes: list[MixResult]
+    mixes: list[MixResult]  # of the best epoch
+    finished: bool  # no epoch is left, or none is wanted any more
 
     @property
     def score(self) -> float:
         return self.scores[self.metric]
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {**self._asdict(), "mixes": [mix._asdict() for mix in self.mixes]}
 
     def line(self) -> str:
         """One line for people."""
@@ -41,12 +47,16 @@ class Result(NamedTuple):
 
 
 def write_result(folder: Path, result: Result) -> None:
-    _write(folder / "metrics.json", {**result._asdict(), "mixes": [mix._asdict() for mix in result.mixes]})
+    _write(folder / "metrics.json", result.plain())
 
 
 def read_result(folder: Path) -> Result:
-    plain: dict[str, Any] = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    return Result(**{**plain, "mixes": [MixResult(**mix) for mix in plain["mixes"]]})
+    path = folder / "metrics.json"
+    plain = read_json(path, "the result of a task run")
+    try:
+        return Result(**{**plain, "mixes": [MixResult(**mix) for mix in plain["mixes"]]})
+    except (TypeError, KeyError) as error:
+        raise InputError(f"{path}: expected the result of one task run, found something else ({error}).") from error
 
 
 class Summary(NamedTuple):

@@ -1,13 +1,12 @@
 """One runner for all tasks: train, score on dev after every epoch, keep the best, stop when it no longer improves."""
 
 import dataclasses
+import hashlib
 import json
 import logging
 import math
-import shutil
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,24 +15,25 @@ from torch import Tensor
 
 from torchelmo.config import config_to_dict
 from torchelmo.errors import ConfigError, TrainingError
+from torchelmo.files import writing
 from torchelmo.progress import progress as show_progress
-from torchelmo.tasks import checkpoint as files
 from torchelmo.tasks.average import MovingAverage
 from torchelmo.tasks.batches import training_batches
-from torchelmo.tasks.checkpoint import Progress
+from torchelmo.tasks.checkpoint import Progress, restore, save_checkpoint
 from torchelmo.tasks.config import TaskConfig
-from torchelmo.tasks.folder import TrainedTask, example_length, load_tensors, save_task, save_tensors, task_tensors
-from torchelmo.tasks.result import MixResult, Result, Summary, read_result, summarise, write_result, write_summary
+from torchelmo.tasks.folder import save_task
+from torchelmo.tasks.result import MixResult, Result, Summary, summarise, write_result, write_summary
+from torchelmo.tasks.resume import find_finished, is_over, open_folder
 from torchelmo.tasks.start import start
+from torchelmo.tasks.task import Scores
+from torchelmo.tasks.trained import TrainedTask, example_length
+from torchelmo.tasks.weights import save_tensors, task_tensors, trained_parameters
+from torchelmo.train.checkpoint import checkpoints
 from torchelmo.train.config import Every
 from torchelmo.train.optim import build_optimizer, clip_gradients, learning_rate, set_learning_rate
 from torchelmo.train.signals import Stop
 
 log = logging.getLogger(__name__)
-
-# These change what is kept and how far a run goes, never a step that was already taken.
-_MAY_CHANGE = ("out", "epochs", "patience", "checkpoint_every", "threads")
-_WRITTEN = ("task.json", "words.txt", "model.safetensors", "metrics.json", "epochs.jsonl")
 
 
 def train_seeds(
@@ -59,32 +59,40 @@ def train(
 ) -> Result | None:
     """One run; the result of its best epoch, or None if it was asked to stop before its end."""
     stop = stop or Stop()
-    saved = _look_at(config, resume=resume, overwrite=overwrite)
-    if saved is not None and _is_over(config, files.read_card(saved)[0]):
-        return read_result(config.out)
+    saved = open_folder(config, resume=resume, overwrite=overwrite)
+    if saved is not None and (result := find_finished(config)) is not None:
+        return result
     if config.threads:
         torch.set_num_threads(config.threads)
-    trained, examples, dev, bilm_seconds = start(config)
-    task, model = trained.task, trained.model
-    parameters = list(files.trained_parameters(model).values())
+    started = start(config, stop)
+    if started is None:
+        return None
+    trained, examples, dev, bilm_seconds = started
+    task, model, fingerprint = trained.task, trained.model, _fingerprint(examples, dev)
+    parameters = list(trained_parameters(model).values())
     optimizer = build_optimizer(config.optim, parameters)
     average = MovingAverage(model, config.ema) if config.ema else None
-    progress = Progress(bilm_seconds=bilm_seconds)
-    if saved is not None:
-        progress, _ = files.read_card(saved)
-        files.restore(saved, model, optimizer, average.tensors if average else None)
-    else:
+    if saved is None:
+        progress = Progress(bilm_seconds=bilm_seconds)
         save_task(config.out, task, config, model, trained.vocabularies)
-        (config.out / "epochs.jsonl").write_text("", encoding="utf-8")
+    else:
+        if saved.data != fingerprint:
+            raise ConfigError(
+                f"{config.out}: a resumed run must keep its data, but {config.train} or {config.dev} has changed since "
+                "it began. Put them back, or use another --out."
+            )
+        progress = saved.progress
+        restore(saved.folder, model, optimizer, average.tensors if average else None)
     lengths = [example_length(task, example) for example in examples]
     checkpoint_every = Every.parse("checkpoint_every", config.checkpoint_every)
     settings = config_to_dict(config)
     clock, kept_at = time.perf_counter() - progress.seconds, progress.seconds
 
     def save(progress: Progress) -> None:
-        files.save_checkpoint(config.out, model, optimizer, average.tensors if average else None, progress, settings)
+        tensors = average.tensors if average else None
+        save_checkpoint(config.out, model, optimizer, tensors, progress, settings, fingerprint)
 
-    while not _is_over(config, progress):
+    while True:
         epoch = progress.epoch + 1
         batches = training_batches(lengths, config.batch_size, seed=config.seed, epoch=epoch)
         n_steps = len(batches) * config.epochs
@@ -118,11 +126,11 @@ def train(
                 if stop.asked:
                     return None
 
-        scores, tensors = _score(trained, dev, average)
-        loss_mean = progress.loss / max(1, progress.batch)
+        scores, mixes, tensors = _score(trained, dev, average)
+        loss_mean = progress.loss / len(batches)
         progress = progress._replace(epoch=epoch, batch=0, loss=0.0, seconds=time.perf_counter() - clock)
         if progress.best is None or scores[task.metric] > progress.best[task.metric]:
-            progress = progress._replace(best=scores, best_epoch=epoch)
+            progress = progress._replace(best=scores, best_epoch=epoch, mixes=mixes)
             save_tensors(config.out / "model.safetensors", tensors)
         elif _should_halve(config, progress):
             progress = progress._replace(rate=progress.rate / 2, halved_epoch=epoch)
@@ -135,15 +143,8 @@ def train(
             *(task.name, epoch, loss_mean, task.metric, scores[task.metric]),
             *(result.score, progress.best_epoch),
         )
-    load_tensors(model, config.out / "model.safetensors")
-    result = _result(trained, progress)  # with the mixes of the best epoch, not of the last
-    write_result(config.out, result)
-    return result
-
-
-def _is_over(config: TaskConfig, progress: Progress) -> bool:
-    stale = progress.epoch - progress.best_epoch
-    return progress.epoch >= config.epochs or (0 < config.patience <= stale)
+        if result.finished:
+            return result
 
 
 def _should_halve(config: TaskConfig, progress: Progress) -> bool:
@@ -156,21 +157,36 @@ def _seed_step(seed: int, step: int) -> None:
     torch.manual_seed(int(np.random.SeedSequence([seed, step]).generate_state(1)[0]))
 
 
+def _fingerprint(*parts: Sequence[Any]) -> str:
+    """Of the examples themselves, wherever their files are."""
+    found = hashlib.sha256()
+    for part in parts:
+        for example in part:
+            found.update(repr(example).encode("utf-8", "surrogatepass"))
+    return found.hexdigest()
+
+
 def _score(
     trained: TrainedTask, dev: Sequence[Any], average: MovingAverage | None
-) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """The scores on dev, and the weights that were scored: with a moving average, that."""
+) -> tuple[Scores, list[MixResult], dict[str, Tensor]]:
+    """The scores on dev, and the mixes and weights that were scored: with a moving average, that."""
     if average is None:
-        return trained.task.score(dev, trained.predict(dev)), task_tensors(trained.model)
+        return trained.task.score(dev, trained.predict(dev)), _mixes(trained), task_tensors(trained.model)
     with average.in_place(trained.model):
         scores = trained.task.score(dev, trained.predict(dev))
-        return scores, {name: tensor.clone() for name, tensor in task_tensors(trained.model).items()}
+        tensors = {name: tensor.clone() for name, tensor in task_tensors(trained.model).items()}
+        return scores, _mixes(trained), tensors
+
+
+def _mixes(trained: TrainedTask) -> list[MixResult]:
+    elmo, place = trained.model.inputs.elmo, trained.config.elmo.place
+    if elmo is None:
+        return []
+    places = ["input", "output"] if place == "both" else [place]
+    return [MixResult(name, mix.weights.tolist(), mix.gamma.item()) for name, mix in zip(places, elmo.mixes)]
 
 
 def _result(trained: TrainedTask, progress: Progress) -> Result:
-    elmo, place = trained.model.inputs.elmo, trained.config.elmo.place
-    places = ["input", "output"] if place == "both" else [place]
-    mixes = [] if elmo is None else list(zip(places, elmo.mixes))
     assert progress.best is not None
     return Result(
         task=trained.task.name,
@@ -182,50 +198,25 @@ def _result(trained: TrainedTask, progress: Progress) -> Result:
         steps=progress.step,
         seconds=progress.seconds,
         bilm_seconds=progress.bilm_seconds,
-        parameters=sum(parameter.numel() for parameter in files.trained_parameters(trained.model).values()),
-        mixes=[MixResult(name, mix.weights.tolist(), mix.gamma.item()) for name, mix in mixes],
+        parameters=sum(parameter.numel() for parameter in trained_parameters(trained.model).values()),
+        mixes=list(progress.mixes),
+        finished=is_over(trained.config, progress),
     )
 
 
-def _record_epoch(config: TaskConfig, epoch: int, loss: float, scores: dict[str, float], progress: Progress) -> None:
+def _record_epoch(config: TaskConfig, epoch: int, loss: float, scores: Scores, progress: Progress) -> None:
     """One line for this epoch; those of epochs that a resumed run takes again are dropped."""
     path = config.out / "epochs.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines()[: epoch - 1]
+    lines = path.read_text(encoding="utf-8").splitlines()[: epoch - 1] if path.exists() else []
     record = {"epoch": epoch, "step": progress.step, "loss": loss, "seconds": progress.seconds, "scores": scores}
-    path.write_text("".join(f"{line}\n" for line in [*lines, json.dumps(record)]), encoding="utf-8")
-
-
-def _look_at(config: TaskConfig, *, resume: bool, overwrite: bool) -> Path | None:
-    """The checkpoint to go on from, if `out` has one and that is wanted."""
-    saved = files.latest(config.out)
-    if saved is None or overwrite:
-        if not overwrite and (config.out / "task.json").exists() and not resume:
-            raise ConfigError(f"{config.out}: holds a task already. Use --overwrite to replace it, or another --out.")
-        if overwrite:
-            shutil.rmtree(config.out / "checkpoints", ignore_errors=True)
-            shutil.rmtree(config.out / "bilm", ignore_errors=True)
-            for name in _WRITTEN:
-                (config.out / name).unlink(missing_ok=True)
-        config.out.mkdir(parents=True, exist_ok=True)
-        return None
-    if not resume:
-        raise ConfigError(
-            f"{config.out}: holds a run already. Use --resume to go on with it, --overwrite to replace it, "
-            "or another --out."
-        )
-    before, now = files.read_card(saved)[1], config_to_dict(config)
-    changed = [name for name in now if name not in _MAY_CHANGE and before.get(name) != now[name]]
-    if changed:
-        raise ConfigError(
-            f"{config.out}: a resumed run must keep its settings, but {changed[0]} was {before.get(changed[0])!r} and "
-            f"is {now[changed[0]]!r}. Leave it as it was, or use another --out."
-        )
-    return saved
+    with writing(path) as temporary:
+        temporary.write_text("".join(f"{line}\n" for line in [*lines, json.dumps(record)]), encoding="utf-8")
 
 
 def _explain_not_finite(config: TaskConfig, step: int, loss: float, norm: float) -> str:
+    kept = "and the last checkpoint is kept in" if checkpoints(config.out) else "and there is no checkpoint yet in"
     return (
         f"step {step}: expected finite numbers, got a loss of {loss} and a gradient norm of {norm}; this step was not "
-        f"taken, and the last checkpoint is kept in {config.out}. Try a lower optim.lr (now {config.optim.peak:g}) or "
-        f"a smaller clip (now {config.clip:g})."
+        f"taken, {kept} {config.out}. Try a lower optim.lr (now {config.optim.peak:g}) or a smaller clip "
+        f"(now {config.clip:g})."
     )

@@ -13,10 +13,13 @@ from torchelmo.config import build_config
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.tasks.config import TaskConfig, WordsConfig
 from torchelmo.tasks.elmo_layers import ElmoLayers
-from torchelmo.tasks.folder import TrainedTask, all_sentences, build_characters
+from torchelmo.tasks.folder import build_characters
 from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.layers.word_vectors import WordEmbedding, read_vectors
 from torchelmo.tasks.registry import find_task
+from torchelmo.tasks.trained import TrainedTask, all_sentences
+from torchelmo.train.distributed import choose_device
+from torchelmo.train.signals import Stop
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +31,12 @@ class Start(NamedTuple):
     bilm_seconds: float
 
 
-def start(config: TaskConfig) -> Start:
+def start(config: TaskConfig, stop: Stop) -> Start | None:
+    """None if it was asked to stop meanwhile: the biLM's run over all sentences can be long."""
     task = find_task(config.task)
     options = build_config(task.data_config, config.data, where="data")
     model_options = build_config(task.model_config, config.model, where="model")  # wrong keys are errors at once
+    device = choose_device(config.device)
     labelled, dev = task.read(config.train, options), task.read(config.dev, options)
     examples = task.training(labelled, options)
     for path, part in ((config.train, examples), (config.dev, dev)):
@@ -41,14 +46,16 @@ def start(config: TaskConfig) -> Start:
     torch.manual_seed(config.seed)  # before anything random is built
     elmo = None
     if config.elmo.place != "none":
-        elmo = ElmoLayers(load_bilm(config.elmo.model or None), config.elmo)
+        elmo = ElmoLayers(load_bilm(config.elmo.model or None), config.elmo, folder=config.out)
     words = build_words(config.words, all_sentences(task, examples))
     inputs = TokenInput(words, build_characters(config), elmo)
     vocabularies = task.vocabularies(labelled)
-    model = task.build(model_options, inputs, vocabularies).to(config.device)
+    model = task.build(model_options, inputs, vocabularies).to(device)
     before = time.perf_counter()
     if elmo is not None:
-        elmo.fill(all_sentences(task, [*examples, *dev]))
+        elmo.fill(all_sentences(task, [*examples, *dev]), stop)
+    if stop.asked:
+        return None
     return Start(TrainedTask(task, config, model, vocabularies), examples, dev, time.perf_counter() - before)
 
 
@@ -57,7 +64,13 @@ def build_words(config: WordsConfig, sentences: Iterable[Sequence[str]]) -> Word
     if config.vectors is None:
         if not config.dim:
             return None
-        return WordEmbedding(_frequent(sentences, config.min_count), dim=config.dim)
+        frequent = _frequent(sentences, config.min_count)
+        if not frequent:
+            raise ConfigError(
+                f"words.min_count: expected some words that come {config.min_count} times in the training data, found "
+                "none. Set a smaller number, or words.dim = 0 for no word vectors."
+            )
+        return WordEmbedding(frequent, dim=config.dim)
     file = read_vectors(config.vectors, config.limit)
     if config.dim not in (0, file.vectors.shape[1]):
         raise ConfigError(

@@ -4,19 +4,17 @@ import json
 import logging
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchelmo.config import load_config
 from torchelmo.errors import ConfigError, TrainingError
-from torchelmo.files import explaining, writing
-from torchelmo.progress import progress
-from torchelmo.tasks.result import Result, Summary, read_result, summarise
+from torchelmo.files import writing
+from torchelmo.tasks.config import TaskConfig
+from torchelmo.tasks.result import Summary, read_result, summarise
+from torchelmo.tasks.table_jobs import Job, run_jobs
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +37,10 @@ class Row:
     set: tuple[str, ...] = ()
     paper: str = ""  # the published increase, for comparison
 
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise ConfigError(f"seeds must be at least 1, got {self.seeds}.")
+
 
 @dataclass(frozen=True)
 class Table:
@@ -49,15 +51,8 @@ class Table:
     def __post_init__(self) -> None:
         for what, items in (("columns", self.columns), ("rows", self.rows)):
             names = [item.name for item in items]
-            if not items or len({_slug(name) for name in names}) < len(names):
+            if not items or len({_slug(name) for name in names} - {""}) < len(names):
                 raise ConfigError(f"{what}: expected at least one, each with a name of its own; got {names}.")
-
-
-class Job(NamedTuple):
-    """One run: a cell with one seed."""
-
-    folder: Path
-    command: list[str]
 
 
 class Cell(NamedTuple):
@@ -75,7 +70,8 @@ def run_table(
 ) -> list[Cell]:
     """Run what is not there yet, `jobs` runs at a time with a share of the cores each, and write the table.
 
-    `columns` names those to run; the others are shown if they were run before.
+    `columns` names those to run; the others are shown if they were run before. A run that fails does not stop the
+    others: the table is written without it, and then it is an error.
     """
     table = read_table(path)
     unknown = [name for name in columns if name not in [column.name for column in table.columns]]
@@ -89,11 +85,11 @@ def run_table(
         if not columns or column.name in columns
         for job in _jobs(path.parent, row, column, out, [*settings, f"threads={threads}"])
     ]
-    with progress("table", len(wanted), unit="runs") as advance, ThreadPoolExecutor(jobs) as pool:
-        for _ in pool.map(lambda job: _run(job, threads), wanted):
-            advance(1)
+    failures = run_jobs([job for job in wanted if not job.is_finished()], jobs, threads=threads)
     cells = [Cell(row, column, _summary(row, column, out)) for row in table.rows for column in table.columns]
     write_table(table, cells, out)
+    if failures:
+        raise TrainingError(f"{len(failures)} of {len(wanted)} runs failed. {' '.join(failures)}")
     return cells
 
 
@@ -141,41 +137,18 @@ def relative_error_reduction(before: float, after: float) -> float:
 
 
 def _jobs(beside: Path, row: Row, column: Column, out: Path, settings: Sequence[str]) -> Iterator[Job]:
-    config = beside / row.config
-    task = load_task_name(config)
+    file = beside / row.config
     for seed in range(1, row.seeds + 1):
-        folder = _folder(out, row, column, seed)
-        command = [sys.executable, "-m", "torchelmo", "task", "train", task, "--config", str(config), "--resume"]
-        for item in (*row.set, *column.set, *settings, f"seed={seed}", f"out={json.dumps(str(folder))}"):
-            command += ["--set", item]
-        yield Job(folder, command)
-
-
-def load_task_name(config: Path) -> str:
-    from torchelmo.config import read_toml
-
-    task = read_toml(config).get("task")
-    if not isinstance(task, str):
-        raise ConfigError(f'{config}: expected task = "…", the name of a task; got {task!r}.')
-    return task
-
-
-def _run(job: Job, threads: int) -> None:
-    """In a process of its own, so that runs at the same time share nothing; what it says goes into a file."""
-    with explaining(job.folder):
-        job.folder.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    with (job.folder / "log.txt").open("a", encoding="utf-8") as stream:
-        done = subprocess.run(job.command, stdout=stream, stderr=subprocess.STDOUT, env=environment, check=False)
-    if done.returncode:
-        last = (job.folder / "log.txt").read_text(encoding="utf-8").strip().splitlines()[-1:]
-        raise TrainingError(f"{job.folder}: the run failed: {' '.join(last)} All of it is in log.txt there.")
+        folder = json.dumps(str(_folder(out, row, column, seed)), ensure_ascii=False)
+        changes = (*row.set, *column.set, *settings, f"seed={seed}", f"out={folder}")
+        yield Job(file, changes, load_config(TaskConfig, file, changes))
 
 
 def _summary(row: Row, column: Column, out: Path) -> Summary | None:
     folders = [_folder(out, row, column, seed) for seed in range(1, row.seeds + 1)]
-    results: list[Result] = [read_result(folder) for folder in folders if (folder / "metrics.json").exists()]
-    return summarise(results) if results else None
+    results = [read_result(folder) for folder in folders if (folder / "metrics.json").exists()]
+    finished = [result for result in results if result.finished]
+    return summarise(finished) if finished else None
 
 
 def _folder(out: Path, row: Row, column: Column, seed: int) -> Path:
@@ -183,7 +156,7 @@ def _folder(out: Path, row: Row, column: Column, seed: int) -> Path:
 
 
 def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return re.sub(r"\W+", "-", name.lower()).strip("-")
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -213,10 +186,7 @@ def _to_json(cells: Sequence[Cell]) -> list[dict[str, Any]]:
             "column": cell.column.name,
             "mean": cell.summary.mean,
             "sd": cell.summary.sd,
-            "runs": [
-                {**result._asdict(), "mixes": [mix._asdict() for mix in result.mixes]}
-                for result in cell.summary.results
-            ],
+            "runs": [result.plain() for result in cell.summary.results],
         }
         for cell in cells
         if cell.summary is not None

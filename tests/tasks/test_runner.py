@@ -1,0 +1,273 @@
+"""Runs of tiny tasks: they learn, keep the best epoch, and depend on nothing but their settings."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_tasks import pos_config, write_ner, write_pos, write_vectors
+
+from torchelmo.bilm.weights import load_folder
+from torchelmo.config import build_config
+from torchelmo.errors import ConfigError, InputError, MissingFileError, TrainingError
+from torchelmo.tasks import load, train
+from torchelmo.tasks.config import TaskConfig
+from torchelmo.tasks.runner import train_seeds
+from torchelmo.tasks.start import start
+from torchelmo.train.checkpoint import checkpoints
+from torchelmo.train.signals import Stop
+
+ELMO_BILM = "inputs.elmo.elmo.bilm."
+
+
+def read(folder):
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def test_a_run_learns_and_reports_its_best_epoch(data, tmp_path):
+    result = train(pos_config(data, tmp_path / "run", epochs=6, seed=3))
+    epochs = [json.loads(line) for line in (tmp_path / "run" / "epochs.jsonl").read_text().splitlines()]
+    assert [epoch["epoch"] for epoch in epochs] == [1, 2, 3, 4, 5, 6]
+    assert [epoch["step"] for epoch in epochs] == [5, 10, 15, 20, 25, 30]
+    assert epochs[-1]["loss"] < epochs[0]["loss"]
+    scores = [epoch["scores"]["accuracy"] for epoch in epochs]
+    assert scores[-1] > scores[0]
+    assert (result.score, result.best_epoch) == (max(scores), scores.index(max(scores)) + 1)
+    assert result.finished
+    assert read(tmp_path / "run") == result.plain()
+    assert load(tmp_path / "run").evaluate(data / "dev.conllu").scores == result.scores
+
+
+def test_named_entities_run_too(tmp_path):
+    write_ner(tmp_path)
+    model = {"hidden_dims": [6, 4], "dropout": 0.1}
+    config = pos_config(tmp_path, tmp_path / "run", task="ner", epochs=5, optim={"lr": 0.05})
+    plain = {"train": tmp_path / "train.conll", "dev": tmp_path / "dev.conll", "model": model}
+    result = train(TaskConfig(**{**vars(config), **plain}))
+    assert result.metric == "f1"
+    assert result.score > 50.0
+
+
+@pytest.mark.parametrize(("place", "n_mixes"), [("none", 0), ("input", 1), ("output", 1), ("both", 2)])
+def test_elmo_enters_where_it_is_wanted_and_its_mix_is_learned(data, bilm_folder, tmp_path, place, n_mixes):
+    result = train(pos_config(data, tmp_path, elmo={"place": place, "model": str(bilm_folder), "l2": 0.0}))
+    assert [mix.place for mix in result.mixes] == {"none": [], "both": ["input", "output"]}.get(place, [place])
+    for mix in result.mixes:
+        assert sum(mix.weights) == pytest.approx(1.0)
+        assert max(abs(weight - 1 / 3) for weight in mix.weights) > 1e-4
+        assert abs(mix.gamma - 1.0) > 1e-4
+    assert len({str(mix.weights) for mix in result.mixes}) == n_mixes  # each learns its own
+    if place != "none":
+        kept, given = load_folder(tmp_path / "bilm").state_dict(), load_folder(bilm_folder).state_dict()
+        assert all(torch.equal(kept[name], given[name]) for name in given)
+        assert not any(name.startswith(ELMO_BILM) for name in load_file(tmp_path / "model.safetensors"))
+
+
+def test_a_large_penalty_holds_the_mix_at_the_average(data, bilm_folder, tmp_path):
+    settings = {"place": "input", "model": str(bilm_folder)}
+    free, held = (
+        train(pos_config(data, tmp_path / str(l2), elmo={**settings, "l2": l2}, epochs=4)).mixes[0].weights
+        for l2 in (0.0, 100.0)
+    )
+    assert max(abs(weight - 1 / 3) for weight in held) < 0.3 * max(abs(weight - 1 / 3) for weight in free)
+
+
+def test_a_frozen_bilm_never_changes(data, bilm_folder, tmp_path):
+    config = pos_config(data, tmp_path, elmo={"place": "both", "model": str(bilm_folder)})
+    tmp_path.joinpath("run").mkdir()
+    started = start(config, Stop())
+    model = started.trained.model
+    before = {name: tensor.clone() for name, tensor in model.inputs.elmo.bilm.state_dict().items()}
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1.0)
+    model.train()
+    model.loss(started.examples[:4]).backward()
+    optimizer.step()
+    assert not model.inputs.elmo.bilm.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.inputs.elmo.bilm.state_dict().items())
+
+
+def test_an_unfrozen_bilm_is_trained_and_kept(data, bilm_folder, tmp_path):
+    elmo = {"place": "input", "model": str(bilm_folder), "unfreeze": True}
+    result = train(pos_config(data, tmp_path, elmo=elmo))
+    given = load_folder(bilm_folder).state_dict()
+    trained = load(tmp_path)
+    found = trained.model.inputs.elmo.bilm.state_dict()
+    changed = [name for name in given if not torch.equal(given[name], found[name])]
+    assert len(changed) > len(given) / 2
+    assert trained.evaluate(data / "dev.conllu").scores == result.scores
+    saved = load_file(tmp_path / "model.safetensors")
+    assert all(torch.equal(saved[ELMO_BILM + name], found[name]) for name in found)
+
+
+def test_the_seed_decides_everything(data, bilm_folder, tmp_path):
+    elmo = {"place": "input", "model": str(bilm_folder)}
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        train(pos_config(data, tmp_path / name, elmo=elmo, seed=seed, epochs=1))
+    a, b, c = ((tmp_path / name / "model.safetensors").read_bytes() for name in "abc")
+    assert a == b
+    assert a != c
+
+
+def test_several_seeds_have_a_mean_and_a_deviation(data, tmp_path):
+    summary = train_seeds(pos_config(data, tmp_path / "runs", epochs=1, seed=4), 3)
+    scores = [read(tmp_path / "runs" / f"seed-{seed}")["scores"]["accuracy"] for seed in (4, 5, 6)]
+    written = read(tmp_path / "runs")
+    assert [written["seeds"][seed]["accuracy"] for seed in ("4", "5", "6")] == scores
+    mean = sum(scores) / 3
+    assert written["mean"]["accuracy"] == summary.mean["accuracy"] == pytest.approx(mean)
+    assert written["sd"]["accuracy"] == pytest.approx(math.sqrt(sum((x - mean) ** 2 for x in scores) / 2))
+    assert summary.line() == f"accuracy {mean:.2f} ± {written['sd']['accuracy']:.2f} over 3 seeds"
+    with pytest.raises(MissingFileError, match="found a folder without task.json. It holds runs with several seeds: g"):
+        load(tmp_path / "runs")
+
+
+def test_one_seed_stands_in_out_itself(data, tmp_path):
+    summary = train_seeds(pos_config(data, tmp_path / "run", epochs=1), 1)
+    assert read(tmp_path / "run") == summary.results[0].plain()
+    assert summary.sd["accuracy"] == 0.0
+
+
+def test_seeds_end_when_they_are_asked_to(data, tmp_path):
+    stop = Stop()
+    stop.asked = True
+    assert train_seeds(pos_config(data, tmp_path), 2, stop=stop) is None
+    assert not (tmp_path / "seed-2").exists()
+
+
+def test_the_run_ends_when_dev_no_longer_improves(data, tmp_path):
+    """With a rate of almost 0 nothing changes after the first epoch."""
+    result = train(pos_config(data, tmp_path, epochs=9, patience=2, optim={"lr": 1e-12}))
+    assert (result.best_epoch, result.epochs, result.finished) == (1, 3, True)
+
+
+def test_the_rate_is_halved_when_dev_no_longer_improves(data, tmp_path):
+    train(pos_config(data, tmp_path, epochs=6, optim={"lr": 1e-12, "halve_after": 2}))
+    (folder,) = checkpoints(tmp_path)
+    progress = json.loads((folder / "training.json").read_text())["progress"]
+    assert (progress["rate"], progress["halved_epoch"]) == (0.25, 5)  # after epochs 3 and 5
+
+
+def test_the_averaged_weights_are_scored_and_kept(data, bilm_folder, tmp_path):
+    elmo = {"place": "input", "model": str(bilm_folder)}
+    result = train(pos_config(data, tmp_path, epochs=3, ema=0.9, elmo=elmo))
+    trained = load(tmp_path)
+    assert trained.evaluate(data / "dev.conllu").scores == result.scores
+    (mix,) = trained.model.inputs.elmo.mixes
+    assert result.mixes[0].weights == mix.weights.tolist()
+    (folder,) = checkpoints(tmp_path)
+    last = load_file(folder / "model.safetensors")
+    assert not torch.equal(last["scores.weight"], trained.model.state_dict()["scores.weight"])
+
+
+def test_the_mixes_of_a_result_are_those_of_its_best_epoch(data, bilm_folder, tmp_path):
+    elmo = {"place": "both", "model": str(bilm_folder)}
+    result = train(pos_config(data, tmp_path, epochs=5, optim={"lr": 0.3}, elmo=elmo))
+    assert result.best_epoch < result.epochs  # else this tests nothing
+    mixes = load(tmp_path).model.inputs.elmo.mixes
+    assert [mix.weights for mix in result.mixes] == [mix.weights.tolist() for mix in mixes]
+    assert [mix.gamma for mix in result.mixes] == [mix.gamma.item() for mix in mixes]
+
+
+@pytest.mark.parametrize("every", [0, 1])
+def test_a_rate_that_is_far_too_high_is_an_error_in_words(data, tmp_path, every):
+    config = pos_config(data, tmp_path, optim={"lr": 1e30}, checkpoint_every=every)
+    kept = "the last checkpoint is kept in" if every else "there is no checkpoint yet in"
+    with pytest.raises(TrainingError, match=rf"step 2: expected finite numbers, got a loss of .*{kept} .*optim.lr "):
+        train(config)
+    assert [folder.name for folder in checkpoints(tmp_path)] == (["step-00000001"] if every else [])
+
+
+def test_vectors_of_a_file_are_fixed_or_trained(data, tmp_path):
+    vectors = str(write_vectors(tmp_path / "vectors.txt"))
+    for trainable in (False, True):
+        out = tmp_path / str(trainable)
+        words = {"vectors": vectors, "dim": 0, "trainable": trainable}
+        result = train(pos_config(data, out, words=words, epochs=1))
+        found = load(out)
+        assert found.model.inputs.words.dim == 3
+        assert found.evaluate(data / "dev.conllu").scores == result.scores
+        known = found.model.inputs.words.words
+        assert ("Ann" in known) == trainable  # those outside the file are learned where vectors are
+        assert ("inputs.words.vectors" in load_file(out / "model.safetensors")) == trainable
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"data": {"colum": "upos"}}, ConfigError, "data: PosData has no key 'colum'. Did you mean 'column'"),
+        (
+            {"model": {"hiden_dim": 3}},
+            ConfigError,
+            "model: PosConfig has no key 'hiden_dim'. Did you mean 'hidden_dim'",
+        ),
+        ({"model": {"hidden_dim": 0}}, ConfigError, "model: hidden_dim must be at least 1, got 0"),
+        ({"train": "gone.conllu"}, MissingFileError, "gone.conllu: expected a text file, found nothing"),
+        ({"dev": "gone.conllu"}, MissingFileError, "gone.conllu: expected a text file, found nothing"),
+        ({"words": {"vectors": "gone.txt", "dim": 0}}, MissingFileError, "gone.txt: expected a text file, found noth"),
+        ({"words": {"min_count": 1000}}, ConfigError, "words.min_count: expected some words that come 1000 times in"),
+        ({"words": {"dim": 0}}, ConfigError, "The task model needs an input: word vectors"),
+        ({"device": "abacus"}, ConfigError, "device: expected auto, cpu or cuda"),
+        ({"task": "nre"}, ConfigError, "There is no task 'nre'. Did you mean 'ner'"),
+        ({"elmo": {"place": "input", "model": "no/such/model"}}, InputError, "no/such/model: "),
+    ],
+)
+def test_wrong_settings_are_errors_in_words(data, tmp_path, changes, error, words):
+    with pytest.raises(error, match=words):
+        train(pos_config(data, tmp_path / "run", **changes))
+    assert not (tmp_path / "run" / "task.json").exists()
+
+
+def test_a_width_that_is_not_that_of_the_file_is_an_error(data, tmp_path):
+    vectors = write_vectors(tmp_path / "vectors.txt")
+    with pytest.raises(ConfigError, match=r"words.dim: expected 3, the width of the vectors in .*vectors.txt.*got 5"):
+        train(pos_config(data, tmp_path / "run", words={"vectors": str(vectors), "dim": 5}))
+
+
+@pytest.mark.parametrize("name", ["train", "dev"])
+def test_a_file_without_sentences_is_named(tmp_path, name):
+    write_pos(tmp_path)
+    (tmp_path / f"{name}.conllu").write_text("\n\n")
+    with pytest.raises(InputError, match=f"{name}.conllu: expected sentences in CoNLL-U, found no sentence at all"):
+        train(pos_config(tmp_path, tmp_path / "run"))
+
+
+def test_a_dev_file_without_labels_is_named(tmp_path):
+    write_pos(tmp_path)
+    lines = (tmp_path / "dev.conllu").read_text().replace("NAME", "_")
+    (tmp_path / "dev.conllu").write_text(lines)
+    with pytest.raises(InputError, match=r"dev.conllu: line \d+: expected a tag in the column upos, found '_'"):
+        train(pos_config(tmp_path, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("changes", [{}, {"overwrite": True}, {"resume": True}], ids=["begin", "overwrite", "resume"])
+def test_a_folder_of_something_else_is_left_alone(data, bilm_folder, tmp_path, changes):
+    load_folder(bilm_folder).save(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ConfigError, match="holds model.safetensors, but not of a task run. It is left alone"):
+        train(pos_config(data, tmp_path), **changes)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_overwrite_replaces_all_that_a_run_wrote(data, bilm_folder, tmp_path):
+    vectors = str(write_vectors(tmp_path / "vectors.txt"))
+    first = {"elmo": {"place": "input", "model": str(bilm_folder)}, "words": {"vectors": vectors, "dim": 0}}
+    train(pos_config(data, tmp_path / "run", epochs=1, **first))
+    (tmp_path / "run" / "mine.txt").write_text("kept")
+    with pytest.raises(ConfigError, match="run: holds a run already. Use --resume to go on with it, --overwrite to"):
+        train(pos_config(data, tmp_path / "run", epochs=1))
+    train(pos_config(data, tmp_path / "run", epochs=1), overwrite=True)
+    train(pos_config(data, tmp_path / "new", epochs=1))
+    files = {path.relative_to(tmp_path / "run") for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert files - {Path("mine.txt")} == {
+        path.relative_to(tmp_path / "new") for path in (tmp_path / "new").rglob("*") if path.is_file()
+    }
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == (tmp_path / "new/model.safetensors").read_bytes()
+
+
+def test_a_configuration_survives_the_trip_through_its_card(data, tmp_path):
+    config = pos_config(data, tmp_path, epochs=1, elmo={"layers": "top"})
+    train(config)
+    card = json.loads((tmp_path / "task.json").read_text())
+    assert build_config(TaskConfig, card["config"]) == config

@@ -1,0 +1,91 @@
+"""Whether a run may begin in a folder, or go on with what the folder holds."""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torchelmo.config import build_config, config_to_dict
+from torchelmo.errors import ConfigError
+from torchelmo.files import explaining
+from torchelmo.tasks.checkpoint import Progress, Saved, latest
+from torchelmo.tasks.config import TaskConfig
+from torchelmo.tasks.registry import find_task
+from torchelmo.tasks.result import Result, read_result, write_result
+from torchelmo.train.checkpoint import clean
+
+# These change what is kept and how far a run goes, never a step that was already taken.
+_MAY_CHANGE = frozenset("out epochs patience checkpoint_every threads elmo.memory_tokens elmo.disk_tokens".split())
+# All that a run writes; the card, by which it is known, goes last.
+_FOLDERS = ("checkpoints", "bilm")
+_FILES = ("words.json", "words.safetensors", "model.safetensors", "metrics.json", "epochs.jsonl", "task.json")
+
+
+def open_folder(config: TaskConfig, *, resume: bool, overwrite: bool) -> Saved | None:
+    """The checkpoint to go on from, if `out` has one and that is wanted; without one, a folder to begin in."""
+    out = config.out
+    is_run = (out / "task.json").exists()
+    if not is_run:
+        taken = next((name for name in (*_FOLDERS, *_FILES) if (out / name).exists()), None)
+        if taken is not None:
+            raise ConfigError(f"{out}: holds {taken}, but not of a task run. It is left alone: use another --out.")
+    if is_run and not resume and not overwrite:
+        raise ConfigError(
+            f"{out}: holds a run already. Use --resume to go on with it, --overwrite to replace it, or another --out."
+        )
+    if overwrite:
+        for name in _FOLDERS:
+            shutil.rmtree(out / name, ignore_errors=True)
+        for name in _FILES:
+            (out / name).unlink(missing_ok=True)
+    with explaining(out):
+        out.mkdir(parents=True, exist_ok=True)
+    clean(out)
+    return find_saved(config)
+
+
+def find_saved(config: TaskConfig) -> Saved | None:
+    """The last checkpoint in `out`, which must be of a run with these settings."""
+    saved = latest(config.out)
+    if saved is None:
+        return None
+    before, now = _flat(build_config(TaskConfig, saved.settings, str(saved.folder))), _flat(config)
+    for name in sorted(before.keys() | now.keys()):
+        if name not in _MAY_CHANGE and before.get(name) != now.get(name):
+            raise ConfigError(
+                f"{config.out}: a resumed run must keep its settings, but {name} was {before.get(name)!r} and is "
+                f"{now.get(name)!r}. Leave it as it was, or use another --out."
+            )
+    return saved
+
+
+def find_finished(config: TaskConfig) -> Result | None:
+    """The result of the run in `out`, if it has no step left to take."""
+    saved = find_saved(config)
+    if saved is None or not is_over(config, saved.progress):
+        return None
+    result = read_result(config.out)
+    if not result.finished:  # it was stopped, and now fewer epochs are wanted
+        result = result._replace(finished=True)
+        write_result(config.out, result)
+    return result
+
+
+def is_over(config: TaskConfig, progress: Progress) -> bool:
+    stale = progress.epoch - progress.best_epoch
+    return progress.epoch >= config.epochs or (0 < config.patience <= stale)
+
+
+def _flat(config: TaskConfig) -> dict[str, Any]:
+    """Every setting by its name on the command line, those that were left out with their defaults."""
+    task, plain = find_task(config.task), config_to_dict(config)
+    for table, kind in (("data", task.data_config), ("model", task.model_config)):
+        plain[table] = config_to_dict(build_config(kind, plain[table], where=table))
+    return dict(_leaves(plain))
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
