@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchelmo.tasks.layers.dropout import VariationalDropout
+from torchelmo.tasks.layers.fast_gru import run_gru
 
 Cell = Literal["lstm", "gru"]
 
@@ -47,6 +48,9 @@ class BiRNN(nn.Module):
         for number, layer in enumerate(self.layers):
             if number:
                 x = self.dropout(x)
+            if isinstance(layer, nn.GRU) and x.device.type == "cpu":
+                x = run_gru(layer, x, lengths)
+                continue
             packed, _ = layer(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
             x, _ = pad_packed_sequence(packed, batch_first=True, total_length=mask.shape[1])
         return x.masked_fill(~mask.unsqueeze(2), 0.0)
