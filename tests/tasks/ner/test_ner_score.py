@@ -1,6 +1,10 @@
 """Entities counted as conlleval counts them: every case was worked by hand from its rules for chunks."""
 
+from collections import Counter
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from torchelmo.errors import InputError
 from torchelmo.tasks.ner.score import Counts, count_entities, report, score
@@ -33,6 +37,46 @@ CASES = [
 def test_entities_are_counted_as_conlleval_does(gold, predicted, counts):
     found = count_entities([example(gold)], [predicted.split()])
     assert tuple(sum(row[i] for row in found.values()) for i in range(3)) == counts
+
+
+tag_pairs = st.tuples(*[st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"])] * 2)
+
+
+@given(st.lists(st.lists(tag_pairs, min_size=1, max_size=8), max_size=3))
+@settings(max_examples=300)
+def test_any_tags_are_counted_as_by_going_through_them_token_by_token(sentences):
+    examples = [example(" ".join(gold for gold, _ in pairs)) for pairs in sentences]
+    predictions = [[predicted for _, predicted in pairs] for pairs in sentences]
+    assert count_entities(examples, predictions) == count_token_by_token(sentences)
+
+
+def count_token_by_token(sentences):
+    """The script's own way: one pass, with a flag for an entity that has begun in both and may yet turn out right."""
+    gold, found, right, open_label = Counter(), Counter(), Counter(), ""
+    for pairs in sentences:
+        before = ("O", "O")
+        for pair in [*pairs, ("O", "O")]:  # the blank line after a sentence counts as O
+            ends = [ended(old, new) for old, new in zip(before, pair)]
+            if open_label and all(ends):
+                right[open_label] += 1
+            if any(ends):
+                open_label = ""
+            starts = [started(old, new) for old, new in zip(before, pair)]
+            gold[pair[0][2:]] += starts[0]
+            found[pair[1][2:]] += starts[1]
+            if all(starts) and pair[0][2:] == pair[1][2:]:
+                open_label = pair[0][2:]
+            before = pair
+    labels = sorted(label for label in gold | found if label)
+    return {label: Counts(gold[label], found[label], right[label]) for label in labels}
+
+
+def ended(old, new):
+    return old != "O" and (new[0] in "BO" or old[2:] != new[2:])
+
+
+def started(old, new):
+    return new != "O" and (new[0] == "B" or old == "O" or old[2:] != new[2:])
 
 
 def test_an_entity_ends_with_its_sentence():
