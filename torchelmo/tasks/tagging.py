@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from torchelmo.errors import InputError
 from torchelmo.tasks.task import Source, Task, Tokens, Vocabularies
@@ -16,6 +16,16 @@ class Tagged(NamedTuple):
 
     tokens: list[str]
     tags: Tags | None = None  # None where they are to be predicted
+
+
+class HasTags(Protocol):
+    """An example with a tag for each of its tokens, or with none yet."""
+
+    @property
+    def tokens(self) -> Sequence[str]: ...
+
+    @property
+    def tags(self) -> Tags | None: ...
 
 
 class TaggingTask(Task[Tagged, Tags]):
@@ -33,24 +43,24 @@ class Pair(NamedTuple):
     predicted: Tags
 
 
-def gold_tags(example: Tagged) -> Tags:
+def gold_tags(example: HasTags) -> Tags:
     """The tags of a labelled example; an error if it has none, or not one for every token."""
     if example.tags is None or len(example.tags) != len(example.tokens):
         found = "none" if example.tags is None else str(len(example.tags))
         raise InputError(
-            f"Expected one tag for each of the {len(example.tokens)} tokens of {_opening(example)}, found {found}."
+            f"Expected one tag for each of the {len(example.tokens)} tokens of {opening(example)}, found {found}."
         )
     return example.tags
 
 
-def pairs(examples: Sequence[Tagged], predictions: Sequence[Tags]) -> Iterator[Pair]:
+def pairs(examples: Sequence[HasTags], predictions: Sequence[Tags]) -> Iterator[Pair]:
     """Gold and predicted tags, sentence by sentence, as many of the one as of the other."""
     if len(examples) != len(predictions):
         raise InputError(f"Expected a prediction for each of {len(examples)} sentences, got {len(predictions)}.")
     for example, predicted in zip(examples, predictions):
         gold = gold_tags(example)
         if len(predicted) != len(gold):
-            raise InputError(f"Expected {len(gold)} predicted tags for {_opening(example)}, got {len(predicted)}.")
+            raise InputError(f"Expected {len(gold)} predicted tags for {opening(example)}, got {len(predicted)}.")
         yield Pair(gold, predicted)
 
 
@@ -72,5 +82,6 @@ def require_sentences(path: str | Path, sentences: list[Tagged], what: str) -> l
     return sentences
 
 
-def _opening(example: Tagged) -> str:
+def opening(example: HasTags) -> str:
+    """Its first words, for messages."""
     return repr(" ".join(example.tokens[:5]) + (" …" if len(example.tokens) > 5 else ""))
