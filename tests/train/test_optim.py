@@ -94,9 +94,48 @@ def test_the_whole_gradient_is_clipped():
     assert bool((one.grad == 2.0).all())
 
 
-@pytest.mark.parametrize("name", ["adagrad", "adam", "adamw"])
-def test_a_restored_optimizer_goes_on_bit_for_bit(name):
-    config = OptimConfig(name=name, lr=0.05)
+def test_adadelta_is_the_published_one():
+    """v ← ρv + (1 − ρ)g², d = √(u + ε) / √(v + ε) · g, u ← ρu + (1 − ρ)d², w ← w − lr · d."""
+    config = OptimConfig(name="adadelta", rho=0.9, eps=1e-6)
+    assert config.peak == 1.0
+    weight = nn.Parameter(torch.tensor([1.0, -2.0]))
+    optimizer = build_optimizer(config, [weight])
+    expected, squares, steps = torch.tensor([1.0, -2.0]), torch.zeros(2), torch.zeros(2)
+    for gradient in (torch.tensor([3.0, 0.5]), torch.tensor([-1.0, 0.2])):
+        weight.grad = gradient.clone()
+        optimizer.step()
+        squares = 0.9 * squares + 0.1 * gradient**2
+        step = (steps + 1e-6).sqrt() / (squares + 1e-6).sqrt() * gradient
+        steps = 0.9 * steps + 0.1 * step**2
+        expected -= step
+    torch.testing.assert_close(weight.detach(), expected)
+
+
+def test_sgd_is_the_published_one():
+    """m ← μm + g, w ← w − lr · m."""
+    weight = nn.Parameter(torch.tensor([1.0, -2.0]))
+    optimizer = build_optimizer(OptimConfig(name="sgd", momentum=0.5), [weight])
+    expected, momentum = torch.tensor([1.0, -2.0]), torch.zeros(2)
+    for gradient in (torch.tensor([3.0, 0.5]), torch.tensor([-1.0, 0.2])):
+        weight.grad = gradient.clone()
+        optimizer.step()
+        momentum = 0.5 * momentum + gradient
+        expected -= 0.1 * momentum
+    torch.testing.assert_close(weight.detach(), expected)
+
+
+@pytest.mark.parametrize("name", ["rho", "momentum"])
+def test_a_share_of_the_past_that_never_fades_is_refused(name):
+    with pytest.raises(ConfigError, match=f"{name} must be at least 0 and below 1, got 1.0"):
+        OptimConfig(**{name: 1.0})
+
+
+OPTIMIZERS = [{"name": name} for name in ("adagrad", "adam", "adamw", "adadelta", "sgd")]
+
+
+@pytest.mark.parametrize("settings", [*OPTIMIZERS, {"name": "sgd", "momentum": 0.9}])
+def test_a_restored_optimizer_goes_on_bit_for_bit(settings):
+    config = OptimConfig(**settings, lr=0.05)
     straight = parameters()
     take(build_optimizer(config, straight), straight, 6)
 
@@ -121,3 +160,4 @@ def test_state_of_another_model_is_refused():
     del tensors["a/sum"], tensors["a/step"]
     with pytest.raises(WeightsError, match="place: expected optimiser state of 'a', which is missing"):
         restore_optimizer(optimizer, NAMES, tensors, "place")
+    restore_optimizer(optimizer, NAMES, tensors, "place", complete=False)

@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple, TypeAlias
@@ -75,12 +76,15 @@ class LayerCache:
 
     def _write(self, layers: Layers) -> Place:
         folder = self.folder or Path(tempfile.gettempdir())
+        left = memoryview(np.ascontiguousarray(layers, dtype=np.float32)).cast("B")
+        place = Place(self._end, layers.shape)
         with explaining(folder / "cached biLM layers"):
             if self._file is None:
-                self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (it lives as long as the cache)
-            place = Place(self._end, layers.shape)
+                # Without a buffer: what a full disk refused would come up again when the file is closed.
+                self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 (it lives with the cache)
+                weakref.finalize(self, self._file.close)
             self._file.seek(place.offset)
-            self._file.write(np.ascontiguousarray(layers, dtype=np.float32).data)
-            self._file.flush()
+            while left:
+                left = left[self._file.write(left) :]
         self._end += layers.nbytes
         return place

@@ -90,7 +90,8 @@ def restore_optimizer(
         # A tensor of a mapped file may start anywhere; its copy stands where PyTorch would have put it.
         state.setdefault(places[name], {})[what] = tensor.clone()
     missing = [name for name, i in places.items() if i not in state]
-    if missing and complete:
+    has_none = isinstance(optimizer, torch.optim.SGD) and not optimizer.defaults["momentum"]
+    if missing and complete and not has_none:
         raise WeightsError(f"{where}: expected optimiser state of {missing[0]!r}, which is missing.")
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 

@@ -1,0 +1,167 @@
+"""Mixes of the biLM's layers in a task: the cache changes nothing but the time."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from torchelmo import BiLM, BiLMConfig, Elmo
+from torchelmo.errors import ConfigError
+from torchelmo.tasks.elmo_layers import ElmoConfig, ElmoLayers
+from torchelmo.tasks.inputs import TokenInput
+from torchelmo.tasks.layers.characters import TokenCharCNN
+from torchelmo.tasks.layers.word_vectors import WordEmbedding
+from torchelmo.train.signals import Stop
+
+SENTENCES = [["I", "took", "a", "bow"], ["bow", "and", "arrow"], ["Zürich"], ["I", "took", "a", "bow"], ["the", "end"]]
+ROOM = {"memory": (100, 0), "disk": (0, 100), "none": (0, 0), "memory and disk": (4, 5), "partly": (3, 2)}
+
+
+def build(bilm, room="memory", **settings):
+    memory, disk = ROOM[room]
+    config = ElmoConfig(**{"place": "both", "memory_tokens": memory, "disk_tokens": disk, **settings})
+    found = ElmoLayers(copy.deepcopy(bilm), config)
+    with torch.no_grad():
+        for number, mix in enumerate(found.mixes):  # as if they had learned something
+            if config.layers == "all":
+                mix.scalars.copy_(torch.tensor([0.3, -0.5, 0.1]) * (number + 1))
+                mix.gamma.fill_(1.5 + number)
+    return found
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize("layers", ["all", "top", "average", "0", "1", "2"])
+def test_the_cache_changes_no_number(tiny_bilm, layers, layer_norm):
+    """By the biLM itself in every step, which is what an unfrozen one does."""
+    expected = build(tiny_bilm, layers=layers, layer_norm=layer_norm, unfreeze=True).eval()(SENTENCES)
+    for room in ROOM:
+        elmo = build(tiny_bilm, room, layers=layers, layer_norm=layer_norm).eval()
+        elmo.fill(SENTENCES)
+        for _ in range(2):
+            found = elmo(SENTENCES)
+            assert torch.equal(found.mask, expected.mask)
+            assert len(found.mixes) == 2
+            for one, other in zip(found.mixes, expected.mixes, strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+                assert not one[~found.mask].any()
+
+
+@pytest.mark.parametrize(("layers", "name"), [("all", "mix"), ("top", "top"), ("average", "average"), ("1", 1)])
+def test_the_vectors_are_those_that_embed_gives(tiny_bilm, layers, name):
+    elmo = build(tiny_bilm, layers=layers).eval()
+    one = elmo(SENTENCES).mixes[0]
+    plain = Elmo(tiny_bilm, mixes=[copy.deepcopy(elmo.mixes[0])])
+    for row, expected in zip(one, plain.embed(SENTENCES, layers=name), strict=True):
+        np.testing.assert_allclose(row[: len(expected)].detach().numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_filled_cache_needs_the_bilm_no_more(tiny_bilm):
+    elmo = build(tiny_bilm).eval()
+    elmo.fill(SENTENCES)
+    expected = elmo(SENTENCES).mixes
+    with torch.no_grad():
+        for parameter in elmo.bilm.parameters():
+            parameter.fill_(torch.nan)
+    assert all(torch.equal(one, other) for one, other in zip(elmo(SENTENCES).mixes, expected))
+    assert elmo([["new"]]).mixes[0].isnan().any()
+
+
+def test_a_fixed_layer_is_all_that_is_kept(tiny_bilm):
+    elmo = build(tiny_bilm, layers="1")
+    elmo.fill(SENTENCES)
+    assert elmo.cache.get(SENTENCES[0]).shape == (1, 4, elmo.dim)
+
+
+def test_filling_ends_when_it_is_asked_to(tiny_bilm):
+    elmo, stop = build(tiny_bilm), Stop()
+    stop.asked = True
+    elmo.fill(SENTENCES, stop)
+    assert len(elmo.cache) == 1
+
+
+def test_a_trained_bilm_has_no_cache(tiny_bilm):
+    elmo = build(tiny_bilm, unfreeze=True)
+    elmo.fill(SENTENCES)
+    elmo(SENTENCES)
+    assert len(elmo.cache) == 0
+
+
+def test_a_sentence_without_tokens_is_all_padding(tiny_bilm):
+    for unfreeze in (False, True):
+        found = build(tiny_bilm, unfreeze=unfreeze)([["bow"], []])
+        assert found.mask.tolist() == [[True], [False]]
+        assert not found.mixes[0][1].any()
+
+
+def test_dropout_and_gradients_are_those_of_training(tiny_bilm):
+    elmo = build(tiny_bilm, dropout=0.5).train()
+    assert not elmo.bilm.training
+    first, second = elmo(SENTENCES).mixes[0], elmo(SENTENCES).mixes[0]
+    assert not torch.equal(first, second)
+    (first.sum() + elmo.penalty()).backward()
+    assert elmo.mixes[0].scalars.grad.abs().sum() > 0
+    assert elmo.mixes[0].gamma.grad != 0
+    assert all(parameter.grad is None for parameter in elmo.bilm.parameters())
+
+
+def test_the_penalty_is_the_squared_norm_of_the_weights(tiny_bilm):
+    elmo = build(tiny_bilm, l2=0.1)
+    assert elmo.penalty().item() == pytest.approx(0.1 * (0.35 + 4 * 0.35))
+    assert build(tiny_bilm, layers="top", l2=0.1).penalty().item() == 0.0
+
+
+def test_a_layer_that_the_bilm_has_not_is_refused():
+    shape = {"filters": ((1, 4),), "n_highway": 1, "projection_dim": 4, "cell_dim": 6}
+    with pytest.raises(ConfigError, match="elmo.layers: expected a layer from 0 to 1 of this biLM, got 2"):
+        ElmoLayers(BiLM(BiLMConfig(n_layers=1, **shape)), ElmoConfig(place="input", layers="2"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
+        ({"l2": -1.0}, "l2 must not be negative, got -1.0"),
+        ({"memory_tokens": -1}, "memory_tokens must not be negative, got -1"),
+    ],
+)
+def test_wrong_settings_are_errors_in_words(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        ElmoConfig(place="input", **settings)
+
+
+def test_elmo_nowhere_is_no_part_of_a_model(tiny_bilm):
+    with pytest.raises(ConfigError, match="elmo.place: expected input, output or both, got none"):
+        ElmoLayers(tiny_bilm, ElmoConfig())
+
+
+def test_what_a_model_sees_of_a_token(tiny_bilm):
+    words, characters = WordEmbedding(["bow", "and"], dim=3), TokenCharCNN(char_dim=2, n_filters=4)
+    both = build(tiny_bilm).eval()
+    for place, dim, output_dim in (("input", 3 + 4 + 16, 0), ("output", 3 + 4, 16), ("both", 3 + 4 + 16, 16)):
+        inputs = TokenInput(words, characters, build(tiny_bilm, place=place)).eval()
+        assert (inputs.dim, inputs.output_dim) == (dim, output_dim)
+        found = inputs(SENTENCES)
+        assert found.vectors.shape == (5, 4, dim)
+        assert found.mask.sum(dim=1).tolist() == [4, 3, 1, 4, 2]
+        assert not found.vectors[~found.mask].any()
+        assert (found.output is None) == (not output_dim)
+        if place == "both":
+            one, other = both(SENTENCES).mixes
+            torch.testing.assert_close(found.vectors[..., 7:], one)
+            torch.testing.assert_close(found.output, other)
+
+
+def test_the_company_of_a_sentence_does_not_change_its_vectors():
+    inputs = TokenInput(WordEmbedding(["bow", "and"], dim=3), TokenCharCNN(char_dim=2, n_filters=4))
+    together = inputs([*SENTENCES, []])
+    for row, sentence in enumerate(SENTENCES):
+        torch.testing.assert_close(together.vectors[row, : len(sentence)], inputs([sentence]).vectors[0])
+    assert not together.vectors[-1].any()
+    assert inputs([[], []]).vectors.shape == (2, 0, 7)
+
+
+def test_a_model_without_any_input_is_refused(tiny_bilm):
+    for elmo in (None, build(tiny_bilm, place="output")):
+        with pytest.raises(ConfigError, match="The task model needs an input: word vectors"):
+            TokenInput(elmo=elmo)

@@ -1,0 +1,162 @@
+"""A trained task is a folder that needs nothing else."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_tasks import pos_config, tagged, write_pos, write_vectors
+
+from torchelmo.bilm.weights import load_folder
+from torchelmo.errors import ConfigError, MissingFileError, WeightsError
+from torchelmo.tasks import load, train
+from torchelmo.tasks.tagging import Tagged
+from torchelmo.tasks.task import Source
+
+NEW = [Tagged(["Ann", "sees", "it"]), Tagged(["東京", "?"]), Tagged(["a", "fox", "hears", "a", "hen", "."])]
+
+
+@pytest.fixture(scope="module")
+def made(bilm_folder, tmp_path_factory):
+    """A run with all parts, whose inputs are gone."""
+    folder = tmp_path_factory.mktemp("made")
+    write_pos(folder)
+    shutil.copytree(bilm_folder, folder / "bilm")
+    elmo = {"place": "both", "model": str(folder / "bilm")}
+    words = {"vectors": str(write_vectors(folder / "vectors.txt")), "dim": 0}
+    config = pos_config(folder, folder / "run", elmo=elmo, words=words, characters={"n_filters": 3}, epochs=1)
+    result = train(config)
+    shutil.move(folder / "run", folder / "moved")
+    for path in (folder / "bilm", folder / "train.conllu", folder / "dev.conllu", folder / "vectors.txt"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return folder / "moved", result
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    return shutil.copytree(made[0], tmp_path / "copy")
+
+
+def test_it_needs_nothing_that_it_was_trained_with(made, tmp_path):
+    folder, result = made
+    trained = load(folder)
+    assert trained.evaluate(write_pos(tmp_path) / "dev.conllu").scores == result.scores
+    assert not trained.model.training
+    predictions = trained.predict(NEW)
+    assert [len(tags) for tags in predictions] == [3, 2, 6]
+    again = load(folder)
+    assert again.predict(NEW[::-1]) == predictions[::-1]
+    torch.testing.assert_close(again.model.state_dict(), trained.model.state_dict(), rtol=0, atol=0)
+
+
+def test_it_holds_no_pickle(made):
+    files = {path.relative_to(made[0]).parts[0] for path in made[0].rglob("*")}
+    kinds = {path.suffix for path in made[0].rglob("*") if path.is_file()}
+    assert kinds == {".json", ".jsonl", ".safetensors"}
+    card = "task.json words.json words.safetensors model.safetensors bilm metrics.json epochs.jsonl checkpoints"
+    assert files == set(card.split())
+
+
+def test_what_was_given_is_saved_once(made):
+    names = load_file(made[0] / "model.safetensors").keys()
+    assert not [name for name in names if "bilm" in name or name.endswith("words.vectors")]
+    assert load_file(made[0] / "words.safetensors")["vectors"].shape == (8, 3)
+    load_folder(made[0] / "bilm")
+
+
+def test_predictions_do_not_depend_on_the_batch(made):
+    trained = load(made[0])
+    sentences = [Tagged(sentence.tokens) for sentence in tagged(30, seed=7)]
+    assert trained.predict(sentences) == [trained.predict([sentence])[0] for sentence in sentences]
+    assert trained.predict([]) == []
+
+
+def test_predicting_leaves_a_model_in_training_mode_and_keeps_no_layers(made):
+    trained = load(made[0])
+    trained.model.train()
+    trained.predict(NEW)
+    assert trained.model.training
+    assert len(trained.model.inputs.elmo.cache) == 0
+
+
+def test_text_of_any_length_comes_back_in_order(made, tmp_path):
+    lines = [f"{'word ' * (i % 7)}n{i}" for i in range(600)]
+    (tmp_path / "text.txt").write_text("\n\n".join(lines))
+    found = list(load(made[0]).predict_source(Source(str(tmp_path / "text.txt"), pretokenized=True)))
+    assert [" ".join(example.tokens) for example, _ in found] == lines
+    assert all(len(example.tokens) == len(tags) for example, tags in found)
+
+
+def test_words_of_any_kind_come_back(tmp_path):
+    """A word may hold a space, a line separator, or begin with a byte order mark."""
+    odd = ["\ufeffa", "two words", "a\u2028b", "\u00e9t\u00e9"]
+    write_pos(tmp_path)
+    rows = [["1", odd[0]], ["2", odd[1]], ["3", odd[2]], ["4", odd[3]]]
+    lines = ["\t".join([*row, "_", "NOUN", *["_"] * 6]) for row in rows]
+    with (tmp_path / "train.conllu").open("a", encoding="utf-8") as stream:
+        stream.write("\n".join(lines) + "\n\n")
+    train(pos_config(tmp_path, tmp_path / "run", epochs=1))
+    assert set(odd) <= set(load(tmp_path / "run").model.inputs.words.words)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "words.safetensors"])
+def test_cut_weights_are_named(folder, name):
+    (folder / name).write_bytes((folder / name).read_bytes()[:-10])
+    with pytest.raises(WeightsError, match=f"{name}: expected .*, but the file is damaged .* Copy it again, or train"):
+        load(folder)
+
+
+def test_weights_of_another_model_are_refused(folder):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    save_file({**tensors, "scores.bias": torch.zeros(9)}, path)
+    with pytest.raises(WeightsError, match=r"at scores.bias \(5,\) was expected and \(9,\) found"):
+        load(folder)
+    del tensors["scores.bias"]
+    save_file(tensors, path)
+    with pytest.raises(WeightsError, match=r"at scores.bias \(5,\) was expected and nothing found"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("task.json", "copy: expected a folder that `torchelmo task train` wrote, found a folder without task.json"),
+        ("words.json", "words.json: expected the words of a trained task, found nothing"),
+        ("model.safetensors", "model.safetensors: expected the weights of a task model, found nothing. A run has them"),
+        ("bilm/config.json", "config.json: expected "),
+    ],
+)
+def test_a_missing_file_is_named(folder, name, words):
+    (folder / name).unlink()
+    with pytest.raises(MissingFileError, match=words):
+        load(folder)
+
+
+def test_no_folder_at_all(tmp_path):
+    with pytest.raises(MissingFileError, match="gone: expected a folder that .* wrote, found no such folder"):
+        load(tmp_path / "gone")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda card: card | {"format": 2}, "task.json: expected a task of format 1, found 2. Train it again."),
+        (lambda card: [1], r"task.json: expected a task of format 1, found \[1\]"),
+        (lambda card: {k: v for k, v in card.items() if k != "config"}, "task.json: .*, but it has no 'config'"),
+        (lambda card: card | {"task": "nre"}, "There is no task 'nre'. Did you mean 'ner'"),
+        (lambda card: card | {"config": card["config"] | {"epcohs": 1}}, "task.json: TaskConfig has no key 'epcohs'"),
+    ],
+)
+def test_a_changed_card_is_an_error_in_words(folder, change, words):
+    card = json.loads((folder / "task.json").read_text())
+    (folder / "task.json").write_text(json.dumps(change(card)))
+    with pytest.raises(ConfigError, match=words):
+        load(folder)
+
+
+def test_a_damaged_card_is_an_error_in_words(folder):
+    (folder / "task.json").write_text('{"format": 1,')
+    with pytest.raises(ConfigError, match="task.json: expected JSON in UTF-8"):
+        load(folder)

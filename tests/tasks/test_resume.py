@@ -1,0 +1,178 @@
+"""A run that was stopped and went on gives the bytes of one that was not."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from tiny_tasks import pos_config, write_pos
+
+from torchelmo.config import config_to_dict
+from torchelmo.errors import ConfigError, WeightsError
+from torchelmo.tasks import load, train
+from torchelmo.tasks.resume import find_finished
+from torchelmo.train.checkpoint import checkpoints
+from torchelmo.train.signals import Stop
+
+
+def outcome(folder):
+    """All that must be equal: the weights, the scores, and what is said of every epoch."""
+    result = json.loads((folder / "metrics.json").read_text())
+    epochs = [json.loads(line) for line in (folder / "epochs.jsonl").read_text().splitlines()]
+    for record in (result, *epochs):
+        for name in ("seconds", "bilm_seconds"):
+            record.pop(name, None)
+    (last,) = checkpoints(folder)
+    weights = [(folder / "model.safetensors"), last / "model.safetensors", last / "training.safetensors"]
+    return result, epochs, [path.read_bytes() for path in weights]
+
+
+def steps_taken(folder):
+    (last,) = checkpoints(folder)
+    return json.loads((last / "training.json").read_text())["progress"]["step"]
+
+
+VARIANTS = {
+    "plain": {},
+    "average": {"ema": 0.8},
+    "halving": {"optim": {"lr": 0.4, "halve_after": 1}},
+    "patience": {"patience": 2, "optim": {"lr": 0.4}, "epochs": 9},
+    "rate": {"optim": {"name": "adadelta", "lr": 1.0, "warmup": 0.2, "decay": "linear"}},
+    "momentum": {"optim": {"name": "sgd", "lr": 0.1, "momentum": 0.9}},
+    "sgd": {"optim": {"name": "sgd", "lr": 0.1}},
+    "elmo": {"elmo": {"place": "both"}},
+    "unfrozen": {"elmo": {"place": "input", "unfreeze": True}, "epochs": 3},
+    "little room": {"elmo": {"place": "input", "memory_tokens": 20, "disk_tokens": 30}},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_resumed_run_is_the_same_run(data, bilm_folder, tmp_path, variant, stop_after):
+    changes = {"epochs": 4, **VARIANTS[variant]}
+    if "elmo" in changes:
+        changes["elmo"] = {**changes["elmo"], "model": str(bilm_folder)}
+    whole = train(pos_config(data, tmp_path / "whole", **changes))
+    config = pos_config(data, tmp_path / "pieces", **changes)
+    taken = []
+    for steps in (3, 2, 7):  # in the middle of an epoch, at its last step, in the one after the next
+        assert train(config, resume=True, stop=stop_after(steps)) is None
+        taken.append(steps_taken(tmp_path / "pieces"))
+    assert taken == [3, 5, min(12, whole.steps)]
+    result = train(config, resume=True)
+    assert result.finished
+    assert outcome(tmp_path / "pieces") == outcome(tmp_path / "whole")
+
+
+def test_a_longer_run_goes_on_from_a_finished_one(data, tmp_path, stop_after):
+    train(pos_config(data, tmp_path / "whole", epochs=4, patience=0))
+    first = train(pos_config(data, tmp_path / "run", epochs=2))
+    assert train(pos_config(data, tmp_path / "run", epochs=2), resume=True) == first
+    assert train(pos_config(data, tmp_path / "run", epochs=1), resume=True) == first
+    longer = pos_config(data, tmp_path / "run", epochs=4)
+    assert find_finished(longer) is None
+    assert train(longer, resume=True, stop=stop_after(1)) is None
+    assert train(longer, resume=True).epochs == 4
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+
+
+def test_a_stopped_run_that_is_wanted_no_longer_is_finished(data, tmp_path, stop_after):
+    assert train(pos_config(data, tmp_path, epochs=9), stop=stop_after(7)) is None
+    assert not json.loads((tmp_path / "metrics.json").read_text())["finished"]
+    assert train(pos_config(data, tmp_path, epochs=1), resume=True).finished
+    assert json.loads((tmp_path / "metrics.json").read_text())["finished"]
+
+
+def test_a_run_that_was_stopped_before_its_first_step_begins_anew(data, tmp_path):
+    stop = Stop()
+    stop.asked = True
+    assert train(pos_config(data, tmp_path), stop=stop) is None
+    assert train(pos_config(data, tmp_path), resume=True).finished
+
+
+def test_a_killed_run_goes_on(data, bilm_folder, tmp_path):
+    """SIGKILL at any moment: nothing half written is ever read."""
+    changes = {"elmo": {"place": "input", "model": str(bilm_folder)}, "checkpoint_every": 1}
+    endless = pos_config(data, tmp_path / "killed", epochs=10_000, **changes)
+    code = (
+        "import json, sys\n"
+        "from torchelmo.config import build_config\n"
+        "from torchelmo.tasks import TaskConfig, train\n"
+        "train(build_config(TaskConfig, json.loads(sys.argv[1])))\n"
+    )
+    arguments = [sys.executable, "-c", code, json.dumps(config_to_dict(endless))]
+    process = subprocess.Popen(arguments, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    deadline = time.monotonic() + 120
+    while not checkpoints(tmp_path / "killed") and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    changes["epochs"] = steps_taken(tmp_path / "killed") // 5 + 2
+    train(pos_config(data, tmp_path / "killed", **changes), resume=True)
+    train(pos_config(data, tmp_path / "whole", **changes))
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
+    left = [path.name for path in (tmp_path / "killed").rglob(".*")]
+    assert left == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"seed": 2}, "but seed was 1 and is 2."),
+        ({"optim": {"lr": 0.5}}, "but optim.lr was 0.02 and is 0.5."),
+        ({"model": {"n_layers": 2}}, "but model.n_layers was 1 and is 2."),
+        ({"data": {"column": "xpos"}}, "but data.column was 'upos' and is 'xpos'."),
+        ({"ema": 0.5}, "but ema was 0.0 and is 0.5."),
+        ({"elmo": {"layers": "top"}}, "but elmo.layers was 'all' and is 'top'."),
+    ],
+)
+def test_a_setting_that_must_not_change_is_named(data, tmp_path, changes, words, stop_after):
+    assert train(pos_config(data, tmp_path), stop=stop_after(2)) is None
+    with pytest.raises(ConfigError, match=f"a resumed run must keep its settings, {words} Leave it as it was, or use"):
+        train(pos_config(data, tmp_path, **changes), resume=True)
+
+
+def test_defaults_that_are_written_out_are_no_change(data, tmp_path, stop_after):
+    assert train(pos_config(data, tmp_path), stop=stop_after(2)) is None
+    changes = {"data": {"column": "upos"}, "model": {"head": "bilstm"}, "threads": 1, "elmo": {"memory_tokens": 7}}
+    assert train(pos_config(data, tmp_path, **changes), resume=True).finished
+
+
+def test_other_data_under_the_same_name_is_refused(tmp_path, stop_after):
+    write_pos(tmp_path)
+    assert train(pos_config(tmp_path, tmp_path / "run"), stop=stop_after(2)) is None
+    write_pos(tmp_path, n=21)
+    with pytest.raises(
+        ConfigError, match=r"run: a resumed run must keep its data, but .*train.conllu or .* has changed"
+    ):
+        train(pos_config(tmp_path, tmp_path / "run"), resume=True)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", "training.json"])
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_a_damaged_checkpoint_is_an_error_in_words(data, tmp_path, name, damage, stop_after):
+    assert train(pos_config(data, tmp_path), stop=stop_after(2)) is None
+    path = checkpoints(tmp_path)[0] / name
+    path.write_bytes(path.read_bytes()[:40])
+    if damage == "gone":
+        path.unlink()
+    with pytest.raises((WeightsError, FileNotFoundError), match="step-00000002.*: expected "):
+        train(pos_config(data, tmp_path), resume=True)
+
+
+def test_a_checkpoint_of_another_kind_of_run_is_refused(data, tmp_path, stop_after):
+    assert train(pos_config(data, tmp_path), stop=stop_after(2)) is None
+    card = checkpoints(tmp_path)[0] / "training.json"
+    card.write_text(json.dumps({"format": 7}))
+    with pytest.raises(WeightsError, match="expected a checkpoint of format 1, found 7"):
+        train(pos_config(data, tmp_path), resume=True)
+
+
+def test_a_stopped_run_can_be_used_after_its_first_epoch_only(data, tmp_path, stop_after):
+    assert train(pos_config(data, tmp_path), stop=stop_after(3)) is None
+    with pytest.raises(FileNotFoundError, match="model.safetensors: expected the weights of a task model, found not"):
+        load(tmp_path)
+    assert train(pos_config(data, tmp_path), resume=True, stop=stop_after(4)) is None
+    assert load(tmp_path).evaluate(data / "dev.conllu").n_examples == 12
