@@ -48,7 +48,7 @@ class AntecedentScorer(nn.Module):
         n_spans = len(spans)
         n_antecedents = min(self.n_antecedents, n_spans - 1)
         if not n_antecedents:
-            return spans.new_zeros(n_spans, 1)
+            return 0.0 * mention_scores.unsqueeze(1)  # a loss of 0, with a gradient
         distances = torch.arange(1, n_antecedents + 1, device=spans.device)
         antecedents = torch.arange(n_spans, device=spans.device).unsqueeze(1) - distances
         missing, antecedents = antecedents < 0, antecedents.clamp_min(0)
