@@ -8,6 +8,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchelmo.tasks.layers.dropout import VariationalDropout
 from torchelmo.tasks.layers.fast_gru import run_gru
+from torchelmo.tasks.layers.fast_lstm import run_lstm
 
 Cell = Literal["lstm", "gru"]
 
@@ -51,7 +52,11 @@ class BiRNN(nn.Module):
             if isinstance(layer, nn.GRU) and x.device.type == "cpu":
                 x = run_gru(layer, x, lengths)
                 continue
-            packed, _ = layer(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+            packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+            if isinstance(layer, nn.LSTM) and x.device.type == "cpu" and torch.is_grad_enabled():
+                packed = run_lstm(layer, packed)
+            else:
+                packed, _ = layer(packed)
             x, _ = pad_packed_sequence(packed, batch_first=True, total_length=mask.shape[1])
         return x.masked_fill(~mask.unsqueeze(2), 0.0)
 
