@@ -38,7 +38,7 @@ ALLOWED: dict[str, list[str]] = {
 }
 
 # Half a second or more each, or not installed everywhere: imported where they are used.
-LATE = ["h5py", "safetensors", "spacy", "typer", "rich", "tensorboard", "matplotlib", "sklearn", "pandas"]
+LATE = ["h5py", "safetensors", "spacy", "typer", "rich", "tensorboard", "matplotlib", "scipy", "sklearn", "pandas"]
 
 
 def test_every_file_imports_only_from_earlier_steps():

@@ -1,5 +1,6 @@
 """Tiny task runs: parts of speech and names of a grammar that is learnt in seconds, and settings for them."""
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,15 @@ def pos_settings(data: Path, out: Path, /, **changes: Any) -> dict[str, Any]:
 
 def pos_config(data: Path, out: Path, /, **changes: Any) -> TaskConfig:
     return build_config(TaskConfig, pos_settings(data, out, **changes))
+
+
+def write_toml(path: Path, settings: dict[str, Any]) -> Path:
+    plain = {key: value for key, value in settings.items() if not isinstance(value, dict)}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in plain.items()]
+    for table in settings.keys() - plain.keys():
+        lines += [f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in settings[table].items())]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
 
 
 def merge(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,209 @@
+"""torchelmo task: its commands, what they print, and their exit codes."""
+
+import io
+import json
+import re
+import signal
+import sys
+
+import pytest
+import typer
+from tiny_tasks import pos_config, pos_settings, write_pos, write_toml, write_vectors
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from torchelmo.cli import app
+from torchelmo.tasks import load, train
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_pos(tmp_path_factory.mktemp("pos"))
+
+
+@pytest.fixture
+def toml(data, tmp_path):
+    return write_toml(tmp_path / "pos.toml", pos_settings(data, tmp_path / "run", epochs=1))
+
+
+@pytest.fixture(scope="module")
+def trained(data, model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    train(pos_config(data, folder, epochs=6, elmo={"place": "input", "model": str(model)}))
+    return folder
+
+
+def test_every_option_has_help():
+    group = typer.main.get_command(app).commands["task"]
+    assert {"train", "evaluate", "predict", "table"} <= group.commands.keys()
+    for name, command in group.commands.items():
+        assert command.help, name
+        for parameter in command.params:
+            assert parameter.help, f"{name} {parameter.name}"
+
+
+@pytest.mark.parametrize("command", [(), ("train",), ("evaluate",), ("predict",), ("table",)])
+def test_help(call, command):
+    outcome = call("task", *command, "--help")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert f"Usage: torchelmo task{''.join(f' {word}' for word in command)} " in outcome.out
+
+
+def test_train_says_what_came_of_it(call, toml, model, tmp_path):
+    outcome = call("task", "train", "pos", "--config", toml, "--elmo", "both", "--model", model)
+    assert outcome.code == 0, outcome.err
+    first, *mixes = outcome.out.splitlines()
+    assert re.fullmatch(r"pos, seed 1: accuracy \d+\.\d\d, sentences \d+\.\d\d \(epoch 1 of 1, \d+\.\d min\)", first)
+    number = r"\d\.\d{3}"
+    for place, line in zip(("input", "output"), mixes, strict=True):
+        assert re.fullmatch(rf"  mix at the {place}: weights {number} {number} {number}, gamma {number}", line)
+    told = r"^pos, epoch 1: loss \d+\.\d{4}, accuracy \d+\.\d\d on dev \(best \d+\.\d\d, epoch 1\)"
+    assert re.search(told, outcome.err, re.M)
+    assert re.search(r"^biLM: \d+ sentences in ", outcome.err, re.M)
+    assert load(tmp_path / "run").config.elmo.place == "both"
+
+
+def test_train_needs_no_configuration_file(call, data, tmp_path):
+    """The settings of the task itself, for people who want to see it run."""
+    arguments = ["--train", data / "train.conllu", "--dev", data / "dev.conllu", "--out", tmp_path / "run"]
+    outcome = call("task", "train", "pos", *arguments, "--set", "epochs=1", "--set", "model.hidden_dim=3")
+    assert outcome.code == 0, outcome.err
+    config = load(tmp_path / "run").config
+    assert (config.words.dim, config.characters.n_filters, config.model) == (100, 64, {"hidden_dim": 3})
+
+
+def test_flags_win_over_the_file_and_set_over_flags(call, toml, model, data, tmp_path):
+    vectors = write_vectors(tmp_path / "vectors.txt")
+    flags = ["--out", tmp_path / "é 東京", "--vectors", vectors, "--elmo", "input", "--model", model, "--layers", "top"]
+    flags += ["--lambda", "1e-5", "--layer-norm", "--elmo-dropout", "0.25", "--head", "linear"]
+    outcome = call("task", "train", "pos", "--config", toml, *flags, "--set", "elmo.dropout=0.1", "--set", "seed=9")
+    assert outcome.code == 0, outcome.err
+    config = load(tmp_path / "é 東京").config
+    assert (config.elmo.layers, config.elmo.l2, config.elmo.layer_norm) == ("top", 1e-5, True)
+    assert (config.elmo.dropout, config.seed, config.model["head"], config.elmo.unfreeze) == (0.1, 9, "linear", False)
+    assert (config.words.vectors, config.words.dim, config.train) == (vectors, 0, data / "train.conllu")
+
+
+def test_seeds_stand_side_by_side(call, toml, tmp_path):
+    outcome = call("task", "train", "pos", "--config", toml, "--seeds", "2")
+    assert outcome.code == 0, outcome.err
+    one, two, both = outcome.out.splitlines()
+    assert one.startswith("pos, seed 1: ")
+    assert two.startswith("pos, seed 2: ")
+    assert re.fullmatch(r"accuracy \d+\.\d\d ± \d+\.\d\d over 2 seeds", both)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["metrics.json", "seed-1", "seed-2"]
+    outcome = call("task", "evaluate", tmp_path / "run", toml)
+    assert outcome.code == 2
+    assert f"It holds runs with several seeds: give one of them, such as {tmp_path / 'run' / 'seed-1'}." in outcome.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_a_signal_ends_the_run_with_all_saved(call, toml, tmp_path, number):
+    steps = []
+
+    def interrupt(*_):
+        steps.append(1)
+        if len(steps) == 3:
+            signal.raise_signal(number)
+
+    handle = register_optimizer_step_post_hook(interrupt)
+    try:
+        outcome = call("task", "train", "pos", "--config", toml)
+    finally:
+        handle.remove()
+    assert outcome.code == 0, outcome.err
+    expected = f"Stopped; all is saved in {tmp_path / 'run'}. Go on with the same call and --resume.\n"
+    assert outcome.out == expected
+    assert len(steps) == 3
+    again = call("task", "train", "pos", "--config", toml)
+    assert again.code == 2
+    assert "holds a run already. Use --resume to go on with it, --overwrite to replace it" in again.err
+    outcome = call("task", "train", "pos", "--config", toml, "--resume")
+    assert (outcome.code, outcome.out[:12]) == (0, "pos, seed 1:")
+
+
+def test_overwrite_begins_again(call, toml):
+    assert call("task", "train", "pos", "--config", toml).code == 0
+    outcome = call("task", "train", "pos", "--config", toml, "--overwrite", "--set", "seed=2")
+    assert (outcome.code, outcome.out[:12]) == (0, "pos, seed 2:")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("train", "Missing argument 'NAME'. See torchelmo task train --help."),
+        ("train pso", "There is no task 'pso'. Did you mean 'pos'?"),
+        ("train pos", "Expected --train, --dev, --out: on the command line or in the configuration file."),
+        ("train pos --train a --out b", "Expected --dev: on the command line"),
+        ("train ner --config TOML", "is a configuration for 'pos', not for 'ner'."),
+        ("train pos --config gone.toml", "gone.toml: expected a TOML configuration file, found no such file"),
+        ("train pos --config TOML --elmo everywhere", "Invalid value for '--elmo'"),
+        ("train pos --config TOML --seeds 0", "Invalid value for '--seeds'"),
+        ("train pos --config TOML --set optim.lrr=1", "optim: TaskOptimConfig has no key 'lrr'. Did you mean 'lr'?"),
+        ("train pos --config TOML --set elmo.palce=1", "elmo: ElmoConfig has no key 'palce'. Did you mean 'place'?"),
+        ("train pos --config TOML --set model.haed=1", "model: PosConfig has no key 'haed'. Did you mean 'head'?"),
+        ("train pos --config TOML --min-phrase 3", "data: PosData has no key 'min_phrase'"),
+        ("train pos --config TOML --train gone", "gone: expected a text file, found nothing."),
+        ("train pos --config TOML --set elmo=3 --set elmo.place=3", "'elmo' is a value, not a table with keys."),
+        ("evaluate gone x", "gone: expected a folder that `torchelmo task train` wrote, found no such folder."),
+        ("evaluate TRAINED gone", "gone: expected a text file, found nothing."),
+        ("predict TRAINED gone --pretokenized", "gone: expected a text file, found nothing."),
+        ("predict TRAINED", "Missing argument 'INPUT'. See torchelmo task predict --help."),
+        ("table gone.toml --out x", "gone.toml: expected a TOML configuration file, found no such file"),
+        ("table TOML", "Missing option '--out'. See torchelmo task table --help."),
+    ],
+)
+def test_a_wrong_call_is_said_in_one_line(call, toml, trained, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    places = {"TOML": toml, "TRAINED": trained}
+    outcome = call("task", *(places.get(argument, argument) for argument in arguments.split()))
+    assert outcome.code == 2
+    assert words in outcome.err.splitlines()[-1]
+    assert outcome.out == ""
+
+
+def test_a_run_that_cannot_go_on_is_no_wrong_call(call, toml):
+    outcome = call("task", "train", "pos", "--config", toml, "--set", "optim.lr=1e30")
+    assert outcome.code == 1
+    assert outcome.err.splitlines()[-1].startswith("step 2: expected finite numbers, got a loss of ")
+
+
+def test_evaluate_for_people_and_for_programs(call, trained, data):
+    outcome = call("task", "evaluate", trained, data / "dev.conllu")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith("tag   precision  recall      F1    gold\n")
+    told = re.search(r"dev.conllu: 12 examples: accuracy (\d+\.\d\d), sentences \d+\.\d\d\n$", outcome.out)
+    outcome = call("task", "evaluate", trained, data / "dev.conllu", "--json")
+    found = json.loads(outcome.out)
+    assert found["examples"] == 12
+    assert found["scores"]["accuracy"] == pytest.approx(float(told[1]), abs=0.006)
+    assert found["scores"] == json.loads((trained / "metrics.json").read_text())["scores"]
+
+
+def test_predict_for_people_and_for_programs(call, trained, tmp_path):
+    (tmp_path / "text.txt").write_text("Ann sees the cat.\n\nIda knows Bob? A fox hears!\n")
+    outcome = call("task", "predict", trained, tmp_path / "text.txt")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith("Ann ")
+    outcome = call("task", "predict", trained, tmp_path / "text.txt", "--json")
+    records = [json.loads(line) for line in outcome.out.splitlines()]
+    assert [record["tokens"] for record in records] == [
+        ["Ann", "sees", "the", "cat", "."],
+        ["Ida", "knows", "Bob", "?"],
+        ["A", "fox", "hears", "!"],
+    ]
+    assert all(len(record["tags"]) == len(record["tokens"]) for record in records)
+
+
+def test_predict_reads_standard_input_and_tokens(call, trained, monkeypatch):
+    text = "  東京 sees  cat.\n \n\nthe end\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    outcome = call("task", "predict", trained, "-", "--pretokenized", "--json")
+    assert outcome.code == 0, outcome.err
+    tokens = [json.loads(line)["tokens"] for line in outcome.out.splitlines()]
+    assert tokens == [["東京", "sees", "cat."], ["the", "end"]]
+    assert "東京" in outcome.out
+
+
+def test_nothing_to_predict_is_no_error(call, trained, tmp_path):
+    (tmp_path / "text.txt").write_text("\n \n")
+    assert call("task", "predict", trained, tmp_path / "text.txt", "--pretokenized")[:2] == (0, "")

@@ -1,0 +1,207 @@
+"""Tables of experiments: what is run, what is kept, what is written."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from tiny_tasks import pos_settings, write_ner, write_pos, write_toml
+
+from torchelmo.config import load_config
+from torchelmo.errors import ConfigError, TrainingError
+from torchelmo.tasks import table as tables
+from torchelmo.tasks import train
+from torchelmo.tasks.config import TaskConfig
+from torchelmo.tasks.result import Result, summarise
+from torchelmo.tasks.table import Cell, Column, Row, Table, read_table, run_table, to_markdown
+from torchelmo.train.checkpoint import checkpoints
+
+TOML = """
+title = "Two tasks"
+[[columns]]
+name = "Baseline"
+[[columns]]
+name = "+ ELMo"
+set = ["elmo.place='input'"]
+[[rows]]
+name = "POS"
+config = "pos.toml"
+seeds = 2
+paper = "+1.0"
+[[rows]]
+name = "Named entities"
+config = "ner.toml"
+seeds = 2
+set = ["batch_size=8"]
+"""
+CELLS = [("pos", "baseline"), ("pos", "elmo"), ("named-entities", "baseline"), ("named-entities", "elmo")]
+
+
+@pytest.fixture
+def table(bilm_folder, tmp_path):
+    """table.toml with 2 rows, 2 columns and 2 seeds, and the configurations of its rows."""
+    write_pos(tmp_path), write_ner(tmp_path)
+    pos = pos_settings(tmp_path, tmp_path / "unused", epochs=1, elmo={"model": str(bilm_folder)})
+    ner = {**pos, "task": "ner", "train": str(tmp_path / "train.conll"), "dev": str(tmp_path / "dev.conll")}
+    write_toml(tmp_path / "pos.toml", pos)
+    write_toml(tmp_path / "ner.toml", {**ner, "model": {"hidden_dims": [4, 4]}})
+    (tmp_path / "table.toml").write_text(TOML)
+    return tmp_path / "table.toml"
+
+
+def config_of(table, out, row, column, seed, *more):
+    """The settings of one run, as its TOML files say."""
+    settings = ["elmo.place='input'"] if column == "elmo" else []
+    settings += ["batch_size=8"] if row != "pos" else []
+    name = "pos.toml" if row == "pos" else "ner.toml"
+    found = load_config(TaskConfig, table.parent / name, [*settings, f"seed={seed}", *more])
+    return dataclasses.replace(found, out=out / "runs" / row / column / f"seed-{seed}")
+
+
+def run_all(table, out, but=()):
+    """Run the cells in this process, which saves the time to start many."""
+    for row, column in CELLS:
+        for seed in (1, 2):
+            if (row, column, seed) != but:
+                train(config_of(table, out, row, column, seed))
+
+
+def test_a_table_goes_on_where_it_was_interrupted(table, tmp_path, stop_after, monkeypatch):
+    out, last = tmp_path / "out", ("named-entities", "elmo", 2)
+    run_all(table, out, but=last)
+    assert train(config_of(table, out, *last), stop=stop_after(1)) is None
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("model.safetensors")}
+    cells = run_table(table, out)  # one run is left
+    assert [len(cell.summary.results) for cell in cells] == [2, 2, 2, 2]
+    assert all(path.stat().st_mtime_ns == when for path, when in before.items() if "checkpoints" not in path.parts)
+    again = config_of(table, tmp_path / "again", *last)
+    train(again)
+    kept = config_of(table, out, *last).out
+    assert (kept / "model.safetensors").read_bytes() == (again.out / "model.safetensors").read_bytes()
+    assert "ner, seed 2: f1 " in (kept / "log.txt").read_text()
+
+    written = json.loads((out / "table.json").read_text())
+    assert [(cell["row"], cell["column"]) for cell in written] == [
+        ("POS", "Baseline"),
+        ("POS", "+ ELMo"),
+        ("Named entities", "Baseline"),
+        ("Named entities", "+ ELMo"),
+    ]
+    assert [run["seed"] for run in written[0]["runs"]] == [1, 2]
+    scores = [run["scores"]["accuracy"] for run in written[0]["runs"]]
+    assert written[0]["mean"]["accuracy"] == pytest.approx(sum(scores) / 2)
+    lines = (out / "table.md").read_text().splitlines()
+    assert lines[:3] == [
+        "# Two tasks",
+        "",
+        "| task | score | Baseline | + ELMo | increase (absolute / relative error) | in the paper |",
+    ]
+    assert [line.split(" | ")[:2] for line in lines[4:]] == [["| POS", "accuracy"], ["| Named entities", "f1"]]
+    assert (out / "table.png").read_bytes().startswith(b"\x89PNG")
+
+    monkeypatch.setattr(sys, "executable", "/nowhere")  # no run is started any more
+    assert run_table(table, out) == cells
+    with pytest.raises(ConfigError, match="a resumed run must keep its settings, but clip was 5.0 and is 1.0"):
+        run_table(table, out, settings=["clip=1.0"])
+
+
+def test_a_failed_run_is_named_with_its_log_and_the_others_are_kept(table, tmp_path):
+    out = tmp_path / "out"
+    run_all(table, out, but=("pos", "elmo", 1))
+    failed = out / "runs" / "pos" / "elmo" / "seed-1"
+    failed.mkdir()
+    (failed / "model.safetensors").write_bytes(b"of something else")
+    words = (
+        rf"1 of 8 runs failed. {failed}: {failed}: holds model.safetensors, but not of a task run.*is in log.txt there"
+    )
+    with pytest.raises(TrainingError, match=words):
+        run_table(table, out)
+    assert "holds model.safetensors" in (failed / "log.txt").read_text()
+    written = json.loads((out / "table.json").read_text())
+    assert [len(cell["runs"]) for cell in written] == [2, 1, 2, 2]
+
+
+def test_columns_can_be_run_alone(table, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    for row in ("pos", "named-entities"):
+        for seed in (1, 2):
+            train(config_of(table, out, row, "baseline", seed))
+    monkeypatch.setattr(sys, "executable", "/nowhere")
+    cells = run_table(table, out, columns=["Baseline"])
+    assert [cell.summary is None for cell in cells] == [False, True, False, True]
+    assert "| – | – | +1.0 |" in (out / "table.md").read_text()
+    with pytest.raises(ConfigError, match=r"table.toml: has no column 'ELMo'; it has \['Baseline', '\+ ELMo'\]"):
+        run_table(table, out, columns=["ELMo"])
+
+
+def test_an_unfinished_run_does_not_count(table, tmp_path, stop_after, monkeypatch):
+    out = tmp_path / "out"
+    longer = config_of(table, out, "pos", "baseline", 1, "epochs=3")
+    assert train(longer, stop=stop_after(7)) is None
+    assert (longer.out / "metrics.json").exists()
+    monkeypatch.setattr(tables, "run_jobs", lambda *_, **__: [])
+    cells = run_table(table, out, settings=["epochs=3"])
+    assert [cell.summary for cell in cells] == [None] * 4
+
+
+@pytest.mark.slow
+def test_a_table_that_is_ended_ends_its_runs(table, tmp_path):
+    """They save where they stand, and the table goes on from there."""
+    command = [sys.executable, "-m", "torchelmo", "task", "table", table, "--out", tmp_path / "out", "--jobs", "2"]
+    command += ["--set", "epochs=100000"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    runs = [tmp_path / "out" / "runs" / "pos" / "baseline" / f"seed-{seed}" for seed in (1, 2)]
+    deadline = time.monotonic() + 120
+    while not all(map(checkpoints, runs)) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    assert (process.returncode, err.splitlines()[-1]) == (143, "Terminated.")
+    for run in runs:
+        assert "Stopped; all is saved in" in (run / "log.txt").read_text().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (('name = "+ ELMo"', 'name = "baseline"'), "columns: expected at least one, each with a name of its own; got"),
+        (('name = "POS"', 'name = "…"'), "rows: expected at least one, each with a name of its own; got"),
+        (("seeds = 2", "seeds = 0"), "seeds must be at least 1, got 0"),
+        (('paper = "+1.0"', "papper = 1"), "Row has no key 'papper'. Did you mean 'paper'"),
+        (
+            ('config = "ner.toml"', 'config = "gone.toml"'),
+            "gone.toml: expected a TOML configuration file, found no",
+        ),
+        (("batch_size=8", "bacth_size=8"), "ner.toml: TaskConfig has no key 'bacth_size'. Did you mean 'batch_size'"),
+    ],
+)
+def test_a_wrong_table_is_an_error_before_anything_is_run(table, tmp_path, change, words):
+    table.write_text(TOML.replace(*change))
+    with pytest.raises(ValueError, match=words):
+        run_table(table, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_become_folders(table, tmp_path):
+    table.write_text(TOML.replace('name = "POS"', 'name = "東京 (POS)"'))
+    row, column = read_table(table).rows[0], read_table(table).columns[1]
+    assert tables._folder(tmp_path, row, column, 3) == tmp_path / "runs" / "東京-pos" / "elmo" / "seed-3"
+
+
+def test_increases_are_absolute_and_relative():
+    row, columns = Row("NER", "ner.toml", paper="+2.1"), (Column("Baseline"), Column("ELMo"), Column("Top"))
+    found = {"Baseline": summary(90.0, 88.0), "ELMo": summary(91.2), "Top": None}
+    cells = [Cell(row, column, found[column.name]) for column in columns]
+    *_, line = to_markdown(Table("T", columns, (row,)), cells).splitlines()
+    assert line == "| NER | f1 | 89.00 ± 1.41 | 91.20 | +2.20 / 20.0 % | – | – | +2.1 |"
+
+
+def summary(*scores):
+    rest = {"best_epoch": 1, "epochs": 1, "steps": 1, "seconds": 1.0, "bilm_seconds": 0.0, "parameters": 1}
+    return summarise(
+        [Result("ner", "f1", seed, {"f1": score}, mixes=[], finished=True, **rest) for seed, score in enumerate(scores)]
+    )
