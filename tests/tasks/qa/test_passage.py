@@ -73,8 +73,7 @@ def test_sentences_are_apart_where_that_is_wanted():
 
 def test_an_answer_is_marked_in_its_sentence():
     text = "A dog.\nThe cat\n sat here. A fox."
-    tokens = tokenize([text], ENGLISH)[0]
-    passage = make_passage(text, sum(tokens, []), sentences=[0, 3, 8])
+    passage = make_passage(text, ENGLISH.tokens(text), sentences=[0, 3, 8])
     start = text.index("cat")
     assert passage.marked(start, start + 3) == "The [cat] sat here."
     assert passage.marked(2, 10) == "A [dog. The] cat sat here."

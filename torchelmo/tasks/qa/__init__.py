@@ -43,8 +43,9 @@ class Qa(Task[Question, Found]):
         return iter(read_questions(source, unit))
 
     def show(self, example: Question, prediction: Found) -> str:
+        answer = " ".join(prediction.text.split())
         marked = example.passage.marked(prediction.start, prediction.end)
-        return f"{example.text.strip()}\n  {prediction.text}  ({prediction.score:.2f})\n  {marked}\n"
+        return f"{example.text.strip()}\n  {answer}  ({prediction.score:.2f})\n  {marked}\n"
 
     def record(self, example: Question, prediction: Found) -> dict[str, Any]:
         return {

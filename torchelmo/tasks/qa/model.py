@@ -66,9 +66,9 @@ class QuestionAnswering(TaskModel[Question, Found]):
         self.self_attention = SelfAttention(self.before_self.dim)
         self.merge_self = nn.Linear(self.self_attention.dim, linear)
         self.start_rnn = BiRNN(linear, hidden, cell="gru")
-        self.start = nn.Linear(self.start_rnn.dim, 1)
+        self.start = nn.Linear(self.start_rnn.dim, 1, bias=False)  # a bias would be lost in the softmax over tokens
         self.end_rnn = BiRNN(linear + self.start_rnn.dim, hidden, cell="gru")
-        self.end = nn.Linear(self.end_rnn.dim, 1)
+        self.end = nn.Linear(self.end_rnn.dim, 1, bias=False)
 
     def forward(self, questions: Sequence[Sequence[str]], windows: Sequence[Window]) -> BoundaryScores:
         """The scores of each window's tokens as the start and the end of the answer to the question beside it."""

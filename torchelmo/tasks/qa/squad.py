@@ -33,7 +33,7 @@ def read_records(path: str | Path) -> list[Record]:
             return [_line_record(_parse(line, path, n), n, f"{path}: line {n}") for n, line in lines]
         raise InputError(
             f"{path}: expected JSON, either of SQuAD or an object on every line: {error}. To ask about a plain text, "
-            "give the questions too."
+            "ask with --question."
         ) from error
 
 
