@@ -7,16 +7,10 @@ import torch
 
 from torchelmo.tasks.coref.antecedents import AntecedentScorer, best_antecedents, distance_buckets, marginal_loss
 
+pytestmark = pytest.mark.usefixtures("in_float64")
+
 N, DIM = 9, 5
 SPEAKERS = [0, 1, 2, 1, 1, 0, 2, 2, 1]
-
-
-@pytest.fixture(autouse=True)
-def in_float64():
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def make(n_antecedents=4, at_once=1000, dropout=0.0):

@@ -3,7 +3,11 @@
 import pytest
 import torch
 
+from torchelmo.config import build_config
+from torchelmo.tasks import load, train
+from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.coref import Coref
+from torchelmo.tasks.coref.conll import write_documents
 from torchelmo.tasks.coref.data import CorefData, Document, Mention
 from torchelmo.tasks.coref.model import CorefConfig
 from torchelmo.tasks.elmo_layers import ElmoConfig, ElmoLayers
@@ -99,3 +103,25 @@ def test_elmo_enters_at_the_input_and_beside_the_bilstm(tiny_bilm, place):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in elmo.mixes.parameters())
     with torch.no_grad():
         assert isinstance(model.eval().predict([DOCUMENT])[0], list)
+
+
+def test_it_is_trained_saved_and_loaded_by_the_runner(tmp_path):
+    write_documents(tmp_path / "train.conll", [DOCUMENT, DOCUMENT._replace(part="1")])
+    config = build_config(
+        TaskConfig,
+        {
+            "task": "coref",
+            "train": str(tmp_path / "train.conll"),
+            "dev": str(tmp_path / "train.conll"),
+            "out": str(tmp_path / "run"),
+            "epochs": 1,
+            "batch_size": 1,
+            "words": {"dim": 4},
+            "model": {"hidden_dim": 4, "ffnn_dim": 5, "feature_dim": 2, "max_sentences": 1, "singletons": True},
+        },
+    )
+    result = train(config)
+    trained = load(tmp_path / "run")
+    predictions = trained.predict([DOCUMENT, DOCUMENT])
+    assert result.metric == "average"
+    assert trained.task.score([DOCUMENT, DOCUMENT], predictions) == result.scores

@@ -8,16 +8,10 @@ import torch
 from torchelmo.tasks.coref.data import Mention
 from torchelmo.tasks.coref.spans import MentionScorer, SpanEncoder, Tokens, prune, span_grid, windows
 
+pytestmark = pytest.mark.usefixtures("in_float64")
+
 MAX_WIDTH = 3
 LENGTHS = [4, 1, 2]
-
-
-@pytest.fixture(autouse=True)
-def in_float64():
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def make(at_once=1000, dropout=0.0):

@@ -1,8 +1,8 @@
 """Coreference: end-to-end span ranking, scored by the average F1 of MUC, B³ and CEAFφ4."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torchelmo.tasks.coref import conll, score, show
 from torchelmo.tasks.coref.data import CorefData, Document, Mention
@@ -17,6 +17,7 @@ class Coref(Task[Document, list[list[Mention]]]):
     metric = "average"
     data_config = CorefData
     model_config = CorefConfig
+    defaults: ClassVar[Mapping[str, Any]] = {**Task.defaults, "batch_size": 1}  # a document is a batch of spans
 
     def read(self, path: Path, options: CorefData) -> list[Document]:
         score.require_scipy()
