@@ -1,5 +1,6 @@
-"""The task experiments that come with the repository are valid settings of their tasks."""
+"""The task experiments that come with the repository, and the tables of them, are valid settings of their tasks."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -7,25 +8,43 @@ import pytest
 from torchelmo.config import build_config, load_config
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.registry import find_task
+from torchelmo.tasks.table import read_table
 
-FILES = sorted((Path(__file__).parents[2] / "experiments" / "tasks").glob("*.toml"))
+FOLDER = Path(__file__).parents[2] / "experiments" / "tasks"
+FILES = sorted(FOLDER.glob("*.toml"))
+TABLES = [path for path in FILES if "rows" in tomllib.loads(path.read_text(encoding="utf-8"))]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_setting_of_an_experiment_is_known(path):
-    config = load_config(TaskConfig, path)
+def check(path, settings=()):
+    config = load_config(TaskConfig, path, settings)
     task = find_task(config.task)
     build_config(task.data_config, config.data)
     build_config(task.model_config, config.model)
+    return config
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path not in TABLES], ids=lambda path: path.stem)
+def test_every_setting_of_an_experiment_is_known(path):
+    config = check(path)
     assert config.out.name == path.stem  # two experiments do not write to one folder
     assert not config.train.is_absolute()
 
 
-def test_taglm_and_the_probe_are_what_they_are_called():
-    taglm, probe = (load_config(TaskConfig, path) for path in FILES if path.stem in ("ner-taglm", "pos-probe"))
-    assert (taglm.elmo.place, taglm.elmo.layers, taglm.model["elmo_output"]) == ("output", "top", "between")
-    assert (probe.elmo.place, probe.elmo.layers, probe.model["head"]) == ("input", "1", "linear")
-    assert probe.words.dim == 0
-    assert probe.words.vectors is None
-    assert probe.characters.n_filters == 0
-    assert probe.elmo.dropout == 0.0
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_every_setting_of_a_table_is_known(path):
+    table = read_table(path)
+    for row in table.rows:
+        for column in table.columns:
+            check(FOLDER / row.config, [*row.set, *column.set])
+
+
+def test_taglm_is_the_top_layer_between_the_bilstms():
+    config = check(FOLDER / "ner-taglm.toml")
+    assert (config.elmo.place, config.elmo.layers, config.model["elmo_output"]) == ("output", "top", "between")
+
+
+def test_the_probe_sees_one_layer_and_nothing_else():
+    config = check(FOLDER / "pos-probe.toml")
+    assert (config.elmo.place, config.elmo.layers, config.model["head"]) == ("input", "1", "linear")
+    assert (config.words.dim, config.words.vectors, config.characters.n_filters) == (0, None, 0)
+    assert config.elmo.dropout == 0.0
