@@ -34,7 +34,7 @@ class ElmoConfig:
     layer_norm: bool = False
     dropout: float = 0.5
     unfreeze: bool = False  # train the biLM with the task; there is no cache then
-    memory_tokens: int = 1_000_000  # keep the layers of so many tokens in memory,
+    memory_tokens: int = 300_000  # keep the layers of so many tokens in memory,
     disk_tokens: int = 10_000_000  # of so many more in a temporary file, and run the biLM again for the rest
 
     def __post_init__(self) -> None:
