@@ -62,17 +62,17 @@ def config_of(table, out, row, column, seed, *more):
     return dataclasses.replace(found, out=out / "runs" / row / column / f"seed-{seed}")
 
 
-def run_all(table, out, but=()):
+def run_all(table, out, *, seeds, but):
     """Run the cells in this process, which saves the time to start many."""
     for row, column in CELLS:
-        for seed in (1, 2):
+        for seed in seeds:
             if (row, column, seed) != but:
                 train(config_of(table, out, row, column, seed))
 
 
 def test_a_table_goes_on_where_it_was_interrupted(table, tmp_path, stop_after, monkeypatch):
     out, last = tmp_path / "out", ("named-entities", "elmo", 2)
-    run_all(table, out, but=last)
+    run_all(table, out, seeds=(1, 2), but=last)
     assert train(config_of(table, out, *last), stop=stop_after(1)) is None
     before = {path: path.stat().st_mtime_ns for path in out.rglob("model.safetensors")}
     cells = run_table(table, out)  # one run is left
@@ -111,18 +111,19 @@ def test_a_table_goes_on_where_it_was_interrupted(table, tmp_path, stop_after, m
 
 def test_a_failed_run_is_named_with_its_log_and_the_others_are_kept(table, tmp_path):
     out = tmp_path / "out"
-    run_all(table, out, but=("pos", "elmo", 1))
+    table.write_text(TOML.replace("seeds = 2", "seeds = 1"))
+    run_all(table, out, seeds=(1,), but=("pos", "elmo", 1))
     failed = out / "runs" / "pos" / "elmo" / "seed-1"
     failed.mkdir()
     (failed / "model.safetensors").write_bytes(b"of something else")
     words = (
-        rf"1 of 8 runs failed. {failed}: {failed}: holds model.safetensors, but not of a task run.*is in log.txt there"
+        rf"1 of 4 runs failed. {failed}: {failed}: holds model.safetensors, but not of a task run.*is in log.txt there"
     )
     with pytest.raises(TrainingError, match=words):
         run_table(table, out)
     assert "holds model.safetensors" in (failed / "log.txt").read_text()
     written = json.loads((out / "table.json").read_text())
-    assert [len(cell["runs"]) for cell in written] == [2, 1, 2, 2]
+    assert [cell["column"] for cell in written] == ["Baseline", "Baseline", "+ ELMo"]
 
 
 def test_columns_can_be_run_alone(table, tmp_path, monkeypatch):

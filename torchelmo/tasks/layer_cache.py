@@ -76,7 +76,7 @@ class LayerCache:
 
     def _write(self, layers: Layers) -> Place:
         folder = self.folder or Path(tempfile.gettempdir())
-        left = memoryview(np.ascontiguousarray(layers, dtype=np.float32)).cast("B")
+        left = np.ascontiguousarray(layers, dtype=np.float32).data.cast("B")
         place = Place(self._end, layers.shape)
         with explaining(folder / "cached biLM layers"):
             if self._file is None:
