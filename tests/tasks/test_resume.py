@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from safetensors.torch import load_file, save_file
 from tiny_tasks import pos_config, write_pos
 
 from torchelmo.config import config_to_dict
@@ -160,6 +161,14 @@ def test_a_damaged_checkpoint_is_an_error_in_words(data, tmp_path, name, damage,
         path.unlink()
     with pytest.raises((WeightsError, FileNotFoundError), match="step-00000002.*: expected "):
         train(pos_config(data, tmp_path), resume=True)
+
+
+def test_a_checkpoint_without_its_moving_average_is_refused(data, tmp_path, stop_after):
+    assert train(pos_config(data, tmp_path, ema=0.5), stop=stop_after(2)) is None
+    path = checkpoints(tmp_path)[0] / "training.safetensors"
+    save_file({name: tensor for name, tensor in load_file(path).items() if not name.startswith("average/")}, path)
+    with pytest.raises(WeightsError, match="step-00000002: expected the moving average of .*, which is missing"):
+        train(pos_config(data, tmp_path, ema=0.5), resume=True)
 
 
 def test_a_checkpoint_of_another_kind_of_run_is_refused(data, tmp_path, stop_after):

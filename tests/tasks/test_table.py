@@ -12,12 +12,12 @@ import pytest
 from tiny_tasks import pos_settings, write_ner, write_pos, write_toml
 
 from torchelmo.config import load_config
-from torchelmo.errors import ConfigError, TrainingError
+from torchelmo.errors import ConfigError, InputError, TrainingError
 from torchelmo.tasks import table as tables
 from torchelmo.tasks import train
 from torchelmo.tasks.config import TaskConfig
-from torchelmo.tasks.result import Result, summarise
-from torchelmo.tasks.table import Cell, Column, Row, Table, read_table, run_table, to_markdown
+from torchelmo.tasks.result import Result, read_result, summarise
+from torchelmo.tasks.table import Cell, Column, Row, Table, read_table, run_table, to_markdown, write_table
 from torchelmo.train.checkpoint import checkpoints
 
 TOML = """
@@ -114,7 +114,7 @@ def test_a_failed_run_is_named_with_its_log_and_the_others_are_kept(table, tmp_p
     table.write_text(TOML.replace("seeds = 2", "seeds = 1"))
     run_all(table, out, seeds=(1,), but=("pos", "elmo", 1))
     failed = out / "runs" / "pos" / "elmo" / "seed-1"
-    failed.mkdir()
+    failed.mkdir(parents=True)
     (failed / "model.safetensors").write_bytes(b"of something else")
     words = (
         rf"1 of 4 runs failed. {failed}: {failed}: holds model.safetensors, but not of a task run.*is in log.txt there"
@@ -193,12 +193,27 @@ def test_names_become_folders(table, tmp_path):
     assert tables._folder(tmp_path, row, column, 3) == tmp_path / "runs" / "東京-pos" / "elmo" / "seed-3"
 
 
+def test_without_matplotlib_there_is_no_plot(tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    row, column = Row("NER", "ner.toml"), Column("Baseline")
+    with caplog.at_level("INFO", logger="torchelmo"):
+        write_table(Table("T", (column,), (row,)), [Cell(row, column, summary(90.0))], tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["table.json", "table.md"]
+    assert "No plot: it needs matplotlib, which comes with pip install 'torchelmo[tasks]'." in caplog.text
+
+
 def test_increases_are_absolute_and_relative():
     row, columns = Row("NER", "ner.toml", paper="+2.1"), (Column("Baseline"), Column("ELMo"), Column("Top"))
     found = {"Baseline": summary(90.0, 88.0), "ELMo": summary(91.2), "Top": None}
     cells = [Cell(row, column, found[column.name]) for column in columns]
     *_, line = to_markdown(Table("T", columns, (row,)), cells).splitlines()
     assert line == "| NER | f1 | 89.00 ± 1.41 | 91.20 | +2.20 / 20.0 % | – | – | +2.1 |"
+
+
+def test_a_result_that_is_none_is_named(tmp_path):
+    (tmp_path / "metrics.json").write_text('{"mean": {}, "sd": {}, "seeds": {}}')
+    with pytest.raises(InputError, match="metrics.json: expected the result of one task run, found something else"):
+        read_result(tmp_path)
 
 
 def summary(*scores):
