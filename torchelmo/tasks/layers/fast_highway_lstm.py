@@ -37,13 +37,10 @@ def run_packed(x: Tensor, mask: Tensor, kept: Tensor | None, weights: Sequence[H
     order = lengths.argsort(descending=True, stable=True)
     n_shares = _number_of_shares(batch, x.device)
     shares = [_share(order[first::n_shares], lengths, steps) for first in range(n_shares)]
-    places = torch.cat([share.places for share in shares])
-    packed = x.to(weights[0].bias.dtype).reshape(batch * steps, x.shape[2]).index_select(0, places)
-    keep = torch.is_grad_enabled()
     arguments = [tensor for layer in weights for tensor in layer]
-    result: Tensor = _Stack.apply(shares, keep, kept, packed, *arguments)  # type: ignore[no-untyped-call]
-    dim = result.shape[1]
-    return result.new_zeros(batch * steps, dim).index_copy(0, places, result).view(batch, steps, dim)
+    flat = x.to(weights[0].bias.dtype).reshape(batch * steps, x.shape[2])
+    out: Tensor = _Stack.apply(shares, torch.is_grad_enabled(), kept, flat, *arguments)  # type: ignore[no-untyped-call]
+    return out.view(batch, steps, out.shape[1])
 
 
 def _number_of_shares(batch: int, device: torch.device) -> int:
@@ -97,20 +94,19 @@ class _Saved(NamedTuple):
 
 
 class _Stack(torch.autograd.Function):
-    """All layers on packed tokens: (n_tokens, input_dim) -> (n_tokens, hidden_dim), share after share."""
+    """All layers: (batch · tokens, input_dim) -> (batch · tokens, hidden_dim), 0 at padded places."""
 
     @staticmethod
     def forward(
-        ctx: Any, shares: list[_Share], keep: bool, kept: Tensor | None, packed: Tensor, *arguments: Tensor
+        ctx: Any, shares: list[_Share], keep: bool, kept: Tensor | None, x: Tensor, *arguments: Tensor
     ) -> Tensor:
         weights = _layers_of(arguments)
-        parts = packed.split([len(share.places) for share in shares])
-        results = in_parallel(_forward, [(weights, kept, keep, *pair) for pair in zip(shares, parts)], packed.device)
+        results = in_parallel(_forward, [(weights, kept, keep, share, x) for share in shares], x.device)
         if keep:
             saved = [tensor for _, layers in results for layer in layers for tensor in layer]
             ctx.save_for_backward(*arguments, *saved, *([] if kept is None else [kept]))
         ctx.shares, ctx.n_arguments, ctx.has_kept = shares, len(arguments), kept is not None
-        return torch.cat([out for out, _ in results])
+        return _unpack([out for out, _ in results], shares, len(x))
 
     @staticmethod
     @once_differentiable
@@ -120,14 +116,18 @@ class _Stack(torch.autograd.Function):
         weights = _layers_of(tensors[: ctx.n_arguments])
         size, n = len(_Saved._fields), len(weights)
         layers = [_Saved(*tensors[i : i + size]) for i in range(ctx.n_arguments, len(tensors) - size + 1, size)]
-        parts = gradient.split([len(share.places) for share in ctx.shares])
-        work = [
-            (weights, kept, layers[s * n : (s + 1) * n], share, part)
-            for s, (share, part) in enumerate(zip(ctx.shares, parts))
-        ]
+        work = [(weights, kept, layers[s * n : (s + 1) * n], share, gradient) for s, share in enumerate(ctx.shares)]
         results = in_parallel(_backward, work, gradient.device)
         d_weights = [sum(parts[1:], start=parts[0]) for parts in zip(*(flat for _, flat in results))]
-        return (None, None, None, torch.cat([d_x for d_x, _ in results]), *d_weights)
+        return (None, None, None, _unpack([d_x for d_x, _ in results], ctx.shares, len(gradient)), *d_weights)
+
+
+def _unpack(parts: list[Tensor], shares: list[_Share], n: int) -> Tensor:
+    """Packed tokens of all shares -> their places among `n`, 0 elsewhere."""
+    padded = parts[0].new_zeros(n, parts[0].shape[1])
+    for part, share in zip(parts, shares):
+        padded.index_copy_(0, share.places, part)
+    return padded
 
 
 def _layers_of(arguments: Sequence[Tensor]) -> list[HighwayWeights]:
@@ -137,7 +137,7 @@ def _layers_of(arguments: Sequence[Tensor]) -> list[HighwayWeights]:
 def _forward(
     weights: list[HighwayWeights], kept: Tensor | None, keep: bool, share: _Share, x: Tensor
 ) -> tuple[Tensor, list[_Saved]]:
-    layers = []
+    x, layers = x.index_select(0, share.places), []
     for number, layer in enumerate(weights):
         z = None if kept is None else kept[number, share.rows]
         saved = _forward_layer(layer, z, _reading_order(share, backwards=number % 2 == 1), x)
@@ -185,7 +185,7 @@ def _backward(
     weights: list[HighwayWeights], kept: Tensor | None, layers: list[_Saved], share: _Share, gradient: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
     """The gradient of x, and those of all weights in their order."""
-    flat: list[Tensor] = []
+    gradient, flat = gradient.index_select(0, share.places), list[Tensor]()
     for number in reversed(range(len(weights))):
         z = None if kept is None else kept[number, share.rows]
         steps = _reading_order(share, backwards=number % 2 == 1)
@@ -213,7 +213,7 @@ def _backward_layer(
     if z is not None:
         d_gates[:, 3:].mul_(z.unsqueeze(1))
         of_cell.mul_(z)
-    d_hidden = gradient.clone(memory_format=torch.contiguous_format)
+    d_hidden = gradient  # made for this call, by the layer above or by packing
     d_cell = d_hidden.new_zeros(max((now.stop - now.start for now, _, _ in steps), default=0), dim)
     flat = d_gates.view(-1, 6 * dim)
     state_weight = weights.state.T
