@@ -128,7 +128,7 @@ def test_what_is_wrong_in_a_file_is_named_by_its_place(tmp_path, change, message
         ("Ann lives in Rome.", "ask with --question."),
         ('{"context": "a b", "question": "c"}\n{"context"', "line 2: expected a JSON object"),
         ('{"context": "a b", "question": "c"}\n{"context": "a"}', "line 2: expected the key 'question'"),
-        ('{"context": "a b", "question": "c"}\n\n[]', "line 3: expected an object with the key 'context', found []."),
+        ('{"context": "a b", "question": "c"}\n\n[]', "line 3: expected a JSON object, found '[]'."),
         ('{"context": " ", "question": "c"}', "expected a context, found no words in it."),
     ],
 )

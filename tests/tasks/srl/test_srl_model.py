@@ -188,7 +188,7 @@ def test_json_lines_may_name_the_predicates(tmp_path):
     ("line", "words"),
     [
         ("{", "line 1: expected a JSON object, found something else"),
-        ("[1]", 'line 1: expected an object with "tokens", a list of at least one string, found '),
+        ("[1]", r"line 1: expected a JSON object, found '\[1\]'"),
         ('{"tokens": []}', 'an object with "tokens", a list of at least one string'),
         ('{"tokens": ["a", 1]}', 'an object with "tokens", a list of at least one string'),
         (

@@ -1,6 +1,5 @@
 """Pairs of premise and hypothesis: JSON lines as SNLI and MultiNLI write them, or `premise TAB hypothesis`."""
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 from torchelmo.errors import InputError
 from torchelmo.files import read_lines
 from torchelmo.tasks.columns import malformed
+from torchelmo.tasks.json_lines import parse_object
 from torchelmo.tasks.task import Source
 from torchelmo.tasks.treebank import unescape
 from torchelmo.text.tokenize import Tokenizer
@@ -41,7 +41,7 @@ def read_nli(path: Path, options: NliData) -> list[NliExample]:
     examples = []
     for number, line in enumerate(read_lines(path), 1):
         if line.strip():
-            pair = _parse(line, path, number)
+            pair = parse_object(line, path, number)
             label = _text(pair, "gold_label", path, number)
             if label == _NO_LABEL:
                 continue
@@ -63,7 +63,7 @@ def read_pairs(source: Source) -> Iterator[NliExample]:
         if not line.strip():
             continue
         if line.lstrip().startswith("{"):
-            pair = _parse(line, source.path, number)
+            pair = parse_object(line, source.path, number)
         else:
             fields = line.split("\t")
             if len(fields) != 2:
@@ -92,16 +92,6 @@ def _leaves(parse: str) -> list[str]:
     ['A', 'dog', '(', 'runs']
     """
     return [unescape(part) for part in parse.split() if part not in ("(", ")")]
-
-
-def _parse(line: str, path: Path | str, number: int) -> dict[str, Any]:
-    try:
-        pair = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise malformed(path, number, "a JSON object", f"something else ({error}): {line[:40]!r}") from error
-    if not isinstance(pair, dict):
-        raise malformed(path, number, "a JSON object", repr(line[:40]))
-    return pair
 
 
 def _text(pair: dict[str, Any], key: str, path: Path | str, number: int) -> str:

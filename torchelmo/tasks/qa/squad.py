@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from torchelmo.errors import InputError
 from torchelmo.files import read_lines
+from torchelmo.tasks.json_lines import parse_object
 
 T = TypeVar("T")
 _NAMES = {dict: "an object", list: "a list", str: "a string", int: "a whole number"}
@@ -30,7 +31,7 @@ def read_records(path: str | Path) -> list[Record]:
     except (json.JSONDecodeError, RecursionError) as error:
         lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
         if len(lines) > 1 and _is_json(lines[0][1]):
-            return [_line_record(_parse(line, path, n), n, f"{path}: line {n}") for n, line in lines]
+            return [_line_record(parse_object(line, path, n), n, f"{path}: line {n}") for n, line in lines]
         raise InputError(
             f"{path}: expected JSON, either of SQuAD or an object on every line: {error}. To ask about a plain text, "
             "ask with --question."
@@ -50,13 +51,6 @@ def _squad_records(content: Any, where: str) -> Iterator[Record]:
             for k, question in enumerate(_get(paragraph, "qas", list, in_paragraph), 1):
                 id_ = str(question.get("id", k)) if isinstance(question, dict) else str(k)
                 yield _record(question, context, id_, f"{in_paragraph}, question {id_}")
-
-
-def _parse(line: str, path: str | Path, number: int) -> Any:
-    try:
-        return json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"{path}: line {number}: expected a JSON object: {error}. Correct that line.") from error
 
 
 def _line_record(content: Any, number: int, where: str) -> Record:

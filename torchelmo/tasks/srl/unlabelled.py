@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from torchelmo.files import read_lines
 from torchelmo.tasks.columns import malformed
+from torchelmo.tasks.json_lines import parse_object
 from torchelmo.tasks.srl.data import Proposition
 
 
@@ -36,11 +37,8 @@ def read_json_lines(path: str | Path) -> Iterator[Sentence]:
 
 
 def _sentence(path: str | Path, number: int, line: str) -> Sentence:
-    try:
-        content = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise malformed(path, number, "a JSON object", f"something else ({error})") from error
-    tokens = content.get("tokens") if isinstance(content, dict) else None
+    content = parse_object(line, path, number)
+    tokens = content.get("tokens")
     if not _is_list_of(str, tokens) or not tokens:
         raise malformed(path, number, 'an object with "tokens", a list of at least one string', f"{line[:60]!r}")
     predicates = content.get("predicates")
