@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from torchelmo.cli import embed, measure, models, prepare, task, train
+from torchelmo.cli import analyse, embed, measure, models, prepare, task, train
 from torchelmo.cli.ending import echo, run
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -29,6 +29,10 @@ TASK_COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": task.evaluate,
     "predict": task.predict,
     "table": task.table,
+}
+ANALYSE_COMMANDS: dict[str, Callable[..., None]] = {
+    "wsd": analyse.wsd,
+    "neighbours": analyse.neighbours,
 }
 
 
@@ -75,3 +79,4 @@ def _group(name: str, commands: dict[str, Callable[..., None]]) -> typer.Typer:
 app = _group("torchelmo", COMMANDS)
 app.callback()(_about)
 app.add_typer(_group("task", TASK_COMMANDS), help="Train, evaluate and use the task models of the paper.")
+app.add_typer(_group("analyse", ANALYSE_COMMANDS), help="See what the layers know, by the analyses of the paper.")

@@ -64,7 +64,7 @@ def embed(
     _check_call(input_, out, partial, resume=resume, overwrite=overwrite, carry=state == "carry")
     n_lines = _count_lines(input_)
     check_size(out, n_lines or 0)
-    elmo = _load(model, device)
+    elmo = load_elmo(model, device)
     _check_layers(layers, elmo.bilm.config.n_layers)
     if tokenize is not None:
         from torchelmo.text.tokenize import Tokenizer
@@ -124,7 +124,8 @@ def _check_layers(layers: str, n_layers: int) -> None:
         )
 
 
-def _load(model: str | None, device: str) -> "Elmo":
+def load_elmo(model: str | None, device: str) -> "Elmo":
+    """The model of --model on --device."""
     import torch
 
     from torchelmo import Elmo, load

@@ -1,0 +1,160 @@
+"""Nearest neighbours in context, beside a brute-force computation in NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+
+from torchelmo import Elmo
+from torchelmo.analysis import compare, neighbours
+from torchelmo.analysis.neighbours import Neighbour, _Best, find_word
+from torchelmo.errors import ConfigError, InputError
+
+QUERY = "I took a bow".split()
+TEXT = [
+    line.split()
+    for line in (
+        "He was wielding a bow and arrow",
+        "She made a deep bow to the king",
+        "one",
+        "The bow of the ship is blue",
+        "Zürich and 東京 are places far from here .",
+        "They took a boat",
+    )
+]
+
+
+@pytest.fixture
+def elmo(tiny_bilm):
+    return Elmo(tiny_bilm).eval()
+
+
+def cosine(a, b):
+    return float(sum(a * b) / math.sqrt(sum(a * a) * sum(b * b)))
+
+
+def brute_force(elmo, layer, text):
+    """All words of the text, the nearest first."""
+    target = elmo.embed([QUERY])[0][layer][3]
+    found = []
+    for sentence in text:
+        for i, vector in enumerate(elmo.embed([sentence])[0][layer]):
+            found.append((cosine(target, vector), tuple(sentence), i))
+    return sorted(found, reverse=True)
+
+
+@pytest.mark.parametrize("top", [1, 4, 1000])
+@pytest.mark.parametrize("batch_tokens", [1, 2048])
+def test_the_best_are_those_of_brute_force(elmo, top, batch_tokens):
+    # The token layer gives copies of a word the same cosine: that is the next test.
+    found = neighbours(elmo, QUERY, 3, iter(TEXT), layers=[1, 2], top=top, batch_tokens=batch_tokens)
+    assert list(found) == [1, 2]
+    for layer, mine in found.items():
+        expected = brute_force(elmo, layer, TEXT)[:top]
+        assert len(mine) == min(top, sum(map(len, TEXT)))
+        assert [one[1:] for one in mine] == [one[1:] for one in expected]
+        np.testing.assert_allclose([one.cosine for one in mine], [one[0] for one in expected], atol=1e-5)
+
+
+def test_the_token_layer_finds_the_word_itself_in_the_order_of_the_text(elmo):
+    (found,) = neighbours(elmo, QUERY, 3, TEXT, layers=[0], top=3).values()
+    assert [one.word for one in found] == ["bow", "bow", "bow"]
+    assert {one.tokens for one in found} == {tuple(TEXT[i]) for i in (0, 1, 3)}
+    assert [one.cosine for one in found] == pytest.approx([1, 1, 1])
+
+
+def test_the_sentence_itself_is_passed_over_and_copies_count_once(elmo):
+    again = [QUERY, *TEXT, *TEXT, QUERY, *TEXT]
+    found = neighbours(elmo, QUERY, 3, again, layers=["all"], top=5)
+    once = neighbours(elmo, QUERY, 3, TEXT, layers=["all"], top=5)
+    for layer in (1, 2):
+        assert [one[1:] for one in found[layer]] == [one[1:] for one in once[layer]]
+    assert len({one[1:] for one in found[0]}) == 5
+
+
+def test_an_empty_text_has_no_neighbours(elmo):
+    assert neighbours(elmo, QUERY, 3, []) == {2: []}
+
+
+def test_any_text_is_read_as_it_is_needed(elmo):
+    n_read = n_done = most = 0
+
+    def text():
+        nonlocal n_read
+        for i in range(300):
+            n_read += 1
+            yield ["word", str(i)]
+
+    def count(n):
+        nonlocal n_done, most
+        n_done += n
+        most = max(most, n_read - n_done)
+
+    (found,) = neighbours(elmo, QUERY, 3, text(), top=2, batch_tokens=16, progress=count).values()
+    assert (n_done, len(found)) == (300, 2)
+    assert most < 40
+
+
+def test_no_top_is_refused(elmo):
+    with pytest.raises(ConfigError, match="top: expected at least 1, got 0."):
+        neighbours(elmo, QUERY, 3, TEXT, top=0)
+
+
+def test_best_keeps_the_first_of_equals():
+    best = _Best(2)
+    best.offer(np.array([0.5, 0.5, 0.5]), ("a", "b", "c"))
+    assert [one.word for one in best.sorted()] == ["a", "b"]
+    best.offer(np.array([0.1, 0.9]), ("d", "e"))
+    assert best.sorted() == [Neighbour(0.9, ("d", "e"), 1), Neighbour(0.5, ("a", "b", "c"), 0)]
+    best.offer(np.array([0.1, 0.9]), ("d", "e"))
+    assert [one.word for one in best.sorted()] == ["e", "a"]
+    best.offer(np.array([0.7, 0.95, 0.8]), ("x", "y", "z"))
+    assert [one.word for one in best.sorted()] == ["y", "e"]
+
+
+def test_compare_gives_the_cosines_of_every_pair_by_every_layer(elmo):
+    sentences = [QUERY, "He was wielding a bow and arrow".split(), "bow".split()]
+    found = compare(elmo, "bow", sentences)
+    assert found.shape == (3, 3, 3)
+    places = [3, 4, 0]
+    for layer in range(3):
+        vectors = [elmo.embed([some])[0][layer][place] for some, place in zip(sentences, places)]
+        expected = [[cosine(a, b) for b in vectors] for a in vectors]
+        np.testing.assert_allclose(found[layer], expected, atol=1e-5)
+    np.testing.assert_allclose(found[0], 1, atol=1e-5)
+    assert found[2, 0, 1] < 0.999
+
+
+def test_compare_takes_strings(elmo):
+    strings = ["I took a bow.", "He was wielding a bow, and arrows"]
+    tokens = [["I", "took", "a", "bow", "."], ["He", "was", "wielding", "a", "bow", ",", "and", "arrows"]]
+    np.testing.assert_array_equal(compare(elmo, "bow", strings), compare(elmo, "bow", tokens))
+
+
+def test_compare_needs_sentences_with_the_word(elmo):
+    with pytest.raises(InputError, match="compare: expected sentences, got none."):
+        compare(elmo, "bow", [])
+    with pytest.raises(ConfigError, match="'bow': expected one of the tokens of the sentence, which are: 'no arrow'."):
+        compare(elmo, "bow", [QUERY, ["no", "arrow"]])
+
+
+@pytest.mark.parametrize(("word", "position", "place"), [("a", None, 2), ("a", 2, 2), (None, 0, 0), ("took", 1, 1)])
+def test_a_word_is_found(word, position, place):
+    assert find_word(QUERY, word, position) == place
+
+
+@pytest.mark.parametrize(
+    ("word", "position", "words"),
+    [
+        ("b", None, "'b': expected it once in 'a b c b', found it at positions 1, 3. Say which position is meant."),
+        ("x", None, "'x': expected one of the tokens of the sentence, which are: 'a b c b'."),
+        ("b", 2, "position: expected 'b' at 2, found 'c': 'a b c b'."),
+        (None, 4, "position: expected 0 to 3, got 4: 'a b c b'."),
+        ("a", -4, "position: expected 0 to 3, got -4: 'a b c b'."),
+        (None, None, "Expected a word or its position in the sentence, got neither."),
+    ],
+)
+def test_a_word_that_is_not_one_place_is_refused(word, position, words):
+    with pytest.raises(ConfigError) as error:
+        find_word("a b c b".split(), word, position)
+    assert str(error.value) == words

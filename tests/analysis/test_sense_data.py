@@ -1,0 +1,141 @@
+"""Text tagged with senses: JSON lines, and XML with its keys."""
+
+import gzip
+import json
+
+import pytest
+from tiny_senses import BOW_GESTURE, BOW_KNOT, BOW_WEAPON, DISPLAY, SHOW, TAKE_PART, TEST, TRAIN, as_xml, write_all
+
+from torchelmo.analysis import sense_xml
+from torchelmo.analysis.sense_data import read_tagged
+from torchelmo.analysis.tagged import TaggedWord
+from torchelmo.errors import ConfigError, InputError
+
+
+@pytest.fixture
+def files(tmp_path):
+    return write_all(tmp_path)
+
+
+def test_json_lines(files):
+    sentences = list(read_tagged(files["train"]))
+    assert len(sentences) == len(TRAIN)
+    assert sentences[0].tokens == "He drew his bow and let the arrow fly".split()
+    assert sentences[0].words == [TaggedWord(3, 4, ("bow", "NOUN"), (BOW_WEAPON,))]
+    assert sentences[4].words[0] == TaggedWord(0, 1, ("show", "VERB"), (SHOW, DISPLAY))
+    assert sentences[7].words == []
+
+
+def test_a_word_of_several_parts_is_split(files):
+    sentence = list(read_tagged(files["train"]))[6]
+    assert sentence.tokens == ["They", "took", "part", "in", "the", "show"]
+    assert sentence.words == [TaggedWord(1, 3, ("take_part", "VERB"), (TAKE_PART,))]
+
+
+def test_what_comes_after_a_split_word_is_found(tmp_path):
+    line = {"tok": ["New_York", "_", "bows"], "senses": {"2": [BOW_KNOT]}}
+    (tmp_path / "a.jsonl").write_text(json.dumps(line))
+    (sentence,) = read_tagged(tmp_path / "a.jsonl")
+    assert sentence.tokens == ["New", "York", "_", "bows"]
+    assert sentence.words[0][:2] == (3, 4)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 16])
+def test_xml_and_its_keys(files, monkeypatch, chunk):
+    monkeypatch.setattr(sense_xml, "_CHUNK", chunk)
+    sentences = list(read_tagged(files["test"], files["keys"]))
+    assert len(sentences) == len(TEST)
+    assert sentences[1].tokens == ["His", "bows", "and", "arrows", "&", "<knives>"]
+    assert sentences[1].words == [TaggedWord(1, 2, ("bow", "NOUN"), (BOW_WEAPON, BOW_KNOT))]
+    assert sentences[3].tokens == ["All", "took", "part", "seldom"]
+    assert sentences[3].words[0] == TaggedWord(1, 3, ("take_part", "VERB"), (TAKE_PART,))
+
+
+def test_sentences_come_while_the_xml_is_read(files, monkeypatch):
+    monkeypatch.setattr(sense_xml, "_CHUNK", 64)
+    files["test"].write_text(files["test"].read_text().replace("</corpus>", "damage"))
+    sentences = read_tagged(files["test"], files["keys"])
+    assert next(sentences).words[0].senses == (BOW_GESTURE,)
+    with pytest.raises(InputError):
+        list(sentences)
+
+
+def test_compressed_files(files, tmp_path):
+    with gzip.open(tmp_path / "b.xml.gz", "wb") as stream:
+        stream.write(files["test"].read_bytes())
+    assert list(read_tagged(tmp_path / "b.xml.gz", files["keys"])) == list(read_tagged(files["test"], files["keys"]))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "a JSON object, found something else"),
+        ("[1]", "a JSON object"),
+        ("{}", 'a list of words under "tok", found None'),
+        ('{"tok": [1], "senses": {}}', 'a list of words under "tok"'),
+        ('{"tok": ["a", ""], "senses": {}}', 'a list of words under "tok"'),
+        ('{"tok": ["a"]}', 'an object under "senses", found None'),
+        ('{"tok": ["a"], "senses": {"1": ["a%1:01:01::"]}}', "places from 0 to 0 under \"senses\", found '1'"),
+        ('{"tok": ["a"], "senses": {"-1": ["a%1:01:01::"]}}', "places from 0 to 0 under \"senses\", found '-1'"),
+        ('{"tok": ["a"], "senses": {"0": "a%1:01:01::"}}', "a list of sense keys for place 0, found 'a%1:01:01::'"),
+        ('{"tok": ["a"], "senses": {"0": []}}', r"a list of sense keys for place 0, found \[\]"),
+        ('{"tok": ["a"], "senses": {"0": ["a"]}}', "a sense key such as say%2:32:00::, found 'a'"),
+    ],
+)
+def test_malformed_json_lines_are_named(tmp_path, line, words):
+    (tmp_path / "a.jsonl").write_text('\n{"tok": [], "senses": {}}\n' + line + "\n")
+    with pytest.raises(InputError, match="a.jsonl: line 3: expected " + words):
+        list(read_tagged(tmp_path / "a.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ("</sentence>", "", 11, "only <wf> and <instance> in a sentence, with text in them, found <sentence>"),
+        ("</corpus>", "", 40, r"well-formed XML, found something else \(no element found\)"),
+        ("</wf>", "</w>", 5, r"well-formed XML, found something else \(mismatched tag\)"),
+        (' lemma="bow"', "", 9, "an instance with id, lemma and pos, found one without lemma"),
+        (' id="d0.s0.t4"', "", 9, "an instance with id, lemma and pos, found one without id"),
+        ('pos="NOUN"', 'pos="N"', 9, "a pos of NOUN, VERB, ADJ, ADV, found 'N'"),
+        ("d0.s0.t4", "d0.s0.t9", 9, "instances that have their keys in .*gold.key.txt, each once, found 'd0.s0.t9'"),
+        ("d0.s1.t1", "d0.s0.t4", 13, "instances that have their keys in .*, each once, found 'd0.s0.t4'"),
+        (">The<", "><", 5, "a word in <wf>, found no text"),
+        (">The<", "><b>The</b><", 5, "only <wf> and <instance> in a sentence, with text in them, found <b>"),
+        ("<wf lemma", "<w lemma", 5, "only <wf> and <instance> in a sentence, with text in them, found <w>"),
+        ('<sentence id="d0.s0">', "", 5, "<wf> in a sentence, found it outside"),
+    ],
+)
+def test_malformed_xml_is_named(files, old, new, line, words):
+    files["test"].write_text(files["test"].read_text().replace(old, new, 1))
+    with pytest.raises(InputError, match=f"test.data.xml: line {line}: expected ({words})"):
+        list(read_tagged(files["test"], files["keys"]))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("d0.s9.t0", "line 8: expected an instance and its sense keys, found 'd0.s9.t0'"),
+        (f"d0.s0.t4 {BOW_KNOT}", "line 8: expected every instance once, found 'd0.s0.t4' again"),
+        (f"d7.s0.t0 {BOW_KNOT}", r"expected the keys of the instances in .*, found 1 that .*, such as 'd7.s0.t0'"),
+    ],
+)
+def test_malformed_keys_are_named(files, line, words):
+    files["keys"].write_text(files["keys"].read_text() + line + "\n")
+    with pytest.raises(InputError, match="test.gold.key.txt: " + words):
+        list(read_tagged(files["test"], files["keys"]))
+
+
+def test_keys_belong_to_xml(files):
+    with pytest.raises(ConfigError, match="test.data.xml: expected a file of keys beside the XML, got none."):
+        read_tagged(files["test"])
+    with pytest.raises(ConfigError, match="train.jsonl: expected no keys beside JSON lines, got .*key.txt."):
+        read_tagged(files["train"], files["keys"])
+
+
+def test_lemmas_are_looked_up_as_wordnet_writes_them(tmp_path):
+    xml, keys = as_xml([[("Took part", "Take part", "VERB", [TAKE_PART])]])
+    (tmp_path / "a.xml").write_text(xml)
+    (tmp_path / "a.txt").write_text(keys)
+    (sentence,) = read_tagged(tmp_path / "a.xml", tmp_path / "a.txt")
+    assert sentence.words[0].word == ("take_part", "VERB")
+    assert sentence.tokens == ["Took", "part"]

@@ -1,0 +1,189 @@
+"""Word senses by nearest neighbour, beside a brute-force computation in NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+from tiny_senses import BOW_GESTURE, BOW_KNOT, BOW_WEAPON, GOOD, SELDOM, SOUND, TAKE_PART, TEST, TRAIN, write_all
+
+from torchelmo import Elmo
+from torchelmo.analysis.sense_data import read_tagged
+from torchelmo.analysis.senses import read_senses
+from torchelmo.analysis.tagged import TaggedSentence, TaggedWord
+from torchelmo.analysis.wsd import disambiguate, nearest, needed, sum_senses
+from torchelmo.errors import ConfigError
+
+
+@pytest.fixture
+def elmo(tiny_bilm):
+    return Elmo(tiny_bilm).eval()
+
+
+@pytest.fixture
+def data(tmp_path):
+    files = write_all(tmp_path)
+    test = list(read_tagged(files["test"], files["keys"]))
+    return list(read_tagged(files["train"])), test, read_senses(files["senses"])
+
+
+def brute_force(elmo, layer, senses):
+    """The answer for every instance of TEST, from one run of the biLM per sentence and all vectors kept."""
+    of_sense = {}
+    for text, tags in TRAIN:
+        words = [word.split("_") for word in text.split()]
+        vectors = elmo.embed([[part for word in words for part in word]])[0][layer]
+        for place, keys in tags.items():
+            start = sum(len(word) for word in words[:place])
+            for key in keys:
+                of_sense.setdefault(key, []).append(vectors[start : start + len(words[place])].mean(axis=0))
+    answers = []
+    for sentence in TEST:
+        words = [(item if isinstance(item, str) else item[0]).split(" ") for item in sentence]
+        vectors = elmo.embed([[part for word in words for part in word]])[0][layer]
+        for place, item in enumerate(sentence):
+            if isinstance(item, str):
+                continue
+            start = sum(len(word) for word in words[:place])
+            mine = vectors[start : start + len(words[place])].mean(axis=0)
+            keys = senses.get((item[1], item[2]), [])
+            best, highest = (keys[0] if keys else None), -math.inf
+            for key in keys:
+                if key in of_sense:
+                    mean = sum(of_sense[key]) / len(of_sense[key])
+                    cosine = sum(mine * mean) / math.sqrt(sum(mine * mine) * sum(mean * mean))
+                    if cosine > highest:
+                        best, highest = key, cosine
+            answers.append(best)
+    return answers
+
+
+def gold():
+    return [item[3] for sentence in TEST for item in sentence if not isinstance(item, str)]
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 2048])
+def test_every_layer_answers_as_brute_force_does(elmo, data, batch_tokens):
+    train, test, senses = data
+    found = disambiguate(elmo, train, test, senses, batch_tokens=batch_tokens)
+    assert list(found.layers) == [0, 1, 2]
+    for layer, counts in found.layers.items():
+        answers = brute_force(elmo, layer, senses)
+        right = sum(answer in keys for answer, keys in zip(answers, gold(), strict=True))
+        assert counts == (7, 6, right)
+
+
+def test_the_answers_themselves_are_those_of_brute_force(elmo, data):
+    """Each answer is made the only right one in turn: the score is full for brute force's alone."""
+    train, test, senses = data
+    for layer in range(3):
+        answers = iter(brute_force(elmo, layer, senses))
+        told = [
+            TaggedSentence(s.tokens, [w._replace(senses=(next(answers) or "none",)) for w in s.words]) for s in test
+        ]
+        assert disambiguate(elmo, train, told, senses, layers=[layer]).layers[layer] == (7, 6, 6)
+
+
+def test_baselines(elmo, data):
+    train, test, senses = data
+    found = disambiguate(elmo, train, test, senses, layers=["top"])
+    # First senses: weapon (wrong, right), show (wrong), good (wrong), take part and seldom (right), no answer.
+    assert found.first_sense == (7, 6, 3)
+    # Most frequent: gesture twice (right, wrong), show before prove as WordNet has it (wrong), good (wrong), ….
+    assert found.most_frequent == (7, 6, 3)
+    assert found.n_seen == 5
+    assert list(found.layers) == [2]
+
+
+def test_the_most_frequent_sense_is_that_of_the_training_data(elmo, data):
+    _, test, senses = data
+    train = [TaggedSentence(["good"], [TaggedWord(0, 1, ("good", "ADJ"), (key,))]) for key in [GOOD, SOUND, SOUND]]
+    found = disambiguate(elmo, train, test, senses, layers=[0])
+    assert found.most_frequent.right == found.first_sense.right + 1
+    assert (found.n_seen, found.n_senses) == (1, 2)
+
+
+def test_precision_is_of_answers_and_recall_of_all(elmo, data):
+    train, test, senses = data
+    first = disambiguate(elmo, train, test, senses, layers=[0]).first_sense
+    assert (first.precision, first.recall) == (pytest.approx(100 * 3 / 6), pytest.approx(100 * 3 / 7))
+    assert first.f1 == pytest.approx(2 / (1 / first.precision + 1 / first.recall))
+
+
+def test_a_lemma_without_training_gets_the_first_sense(elmo, data):
+    _, test, senses = data
+    found = disambiguate(elmo, [], test, senses)
+    assert set(found.layers.values()) == {found.first_sense} == {found.most_frequent}
+    assert (found.n_seen, found.n_senses) == (0, 0)
+
+
+def test_only_sentences_with_a_sense_that_is_asked_for_are_run(data):
+    train, test, senses = data
+    kept = list(needed(train, test, senses))
+    assert kept == train[:7]  # then come one without tags, a tree, and the sense of another WordNet
+
+
+def test_running_only_those_gives_the_sums_of_running_all(elmo, data):
+    train, test, senses = data
+    everything = {key for keys in senses.values() for key in keys}
+    all_of_them = sum_senses(elmo, train, everything, [0, 1, 2])
+    some = sum_senses(elmo, needed(train, test, senses), everything, [0, 1, 2])
+    assert all_of_them.sums.keys() - some.sums.keys() == {"tree%1:20:00::"}
+    for key, total in some.sums.items():
+        np.testing.assert_allclose(total, all_of_them.sums[key], atol=1e-6)
+        assert some.counts[key] == all_of_them.counts[key]
+    assert some.counts[BOW_GESTURE] == 2
+
+
+def test_a_sense_of_another_wordnet_is_no_answer(elmo, data):
+    train, test, senses = data
+    without = [sentence for sentence in train if "older" not in sentence.tokens]
+    assert len(without) == len(train) - 1
+    assert disambiguate(elmo, without, test, senses) == disambiguate(elmo, train, test, senses)
+
+
+def test_the_training_data_is_read_as_it_is_needed(elmo, data):
+    """A hundred copies: what is held at any time is a few batches."""
+    train, test, senses = data
+    n_read, most = 0, 0
+
+    def endless():
+        nonlocal n_read
+        for _ in range(100):
+            for sentence in train[:7]:
+                n_read += 1
+                yield sentence
+
+    n_done = 0
+
+    def count(n):
+        nonlocal n_done, most
+        n_done += n
+        most = max(most, n_read - n_done)
+
+    found = disambiguate(elmo, endless(), test, senses, batch_tokens=16, progress=count)
+    assert n_done == n_read == 700
+    assert most < 20
+    assert found.layers == disambiguate(elmo, train, test, senses).layers
+
+
+def test_nearest_takes_each_layer_alone_and_the_first_of_equals():
+    sums = {"a": np.array([[2.0, 0.0], [0.0, 1.0]]), "b": np.array([[0.0, 1.0], [5.0, 0.0]])}
+    sums["c"] = sums["a"] * 3
+    sums["zero"] = np.zeros((2, 2))
+    vectors = np.array([[1.0, 0.1], [1.0, 0.1]])
+    assert nearest(vectors, ["a", "b"], sums) == ["a", "b"]
+    assert nearest(vectors, ["c", "a"], sums) == ["c", "c"]
+    assert nearest(vectors, ["a", "c"], sums) == ["a", "a"]
+    assert nearest(vectors, ["zero", "b"], sums) == ["b", "b"]
+
+
+@pytest.mark.parametrize("layers", [[3], [-1], ["topp"], [True], []])
+def test_layers_that_do_not_exist_are_refused(elmo, data, layers):
+    with pytest.raises(ConfigError, match="layers: expected "):
+        disambiguate(elmo, *data, layers=layers)
+
+
+def test_names_of_the_sample_are_those_of_its_inventory(data):
+    _, _, senses = data
+    assert senses["bow", "NOUN"] == [BOW_WEAPON, BOW_KNOT, BOW_GESTURE]
+    assert (senses["take_part", "VERB"], senses["seldom", "ADV"]) == ([TAKE_PART], [SELDOM])

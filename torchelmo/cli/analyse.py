@@ -1,0 +1,169 @@
+"""torchelmo analyse: what the layers of a biLM know."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torchelmo.cli.embed import load_elmo
+from torchelmo.cli.ending import echo
+from torchelmo.errors import InputError
+from torchelmo.files import require_file
+
+if TYPE_CHECKING:
+    from torchelmo.analysis.wsd import Disambiguation
+
+Model = Annotated[str | None, typer.Option(help="A model folder, official files, or a name; else our own.")]
+Layers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--layers",
+        "--layer",
+        help="A layer by its index, 0 for the token layer, or top, or all; several with commas, or given again.",
+    ),
+]
+BatchTokens = Annotated[int, typer.Option(min=1, help="Tokens at once; fewer need less memory.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …, or mps.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+_CONTEXT = 12  # words that are shown on each side of a neighbour
+
+
+def wsd(
+    train: Annotated[Path, typer.Option(help="Text tagged with senses: JSON lines, or XML with --train-keys.")],
+    test: Annotated[Path, typer.Option(help="Text to tag: XML of the unified framework with --keys, or JSON lines.")],
+    senses: Annotated[Path, typer.Option(help="index.sense of WordNet: which senses there are, and their order.")],
+    keys: Annotated[Path | None, typer.Option(help="The right senses of the test data, where it is XML.")] = None,
+    train_keys: Annotated[Path | None, typer.Option(help="The senses of the training data, where it is XML.")] = None,
+    model: Model = None,
+    layers: Layers = None,
+    batch_tokens: BatchTokens = 2048,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Find the senses of words by nearest neighbour, with each layer alone (Table 5 of the paper).
+
+    A sense is the mean of its vectors in the training data; where that has no sense of a lemma, WordNet's first
+    sense is the answer. F1 is that of the unified evaluation framework.
+    """
+    from torchelmo.analysis.sense_data import read_tagged
+    from torchelmo.analysis.senses import read_senses
+    from torchelmo.analysis.vectors import choose_layers
+    from torchelmo.analysis.wsd import disambiguate, needed
+    from torchelmo.progress import progress
+
+    inventory = read_senses(senses)
+    tagged = list(read_tagged(test, keys))
+    if not any(sentence.words for sentence in tagged):
+        raise InputError(f"{test}: expected words to find the sense of, found none.")
+    # Read to its end before the work begins: damage is found now, and the progress knows how far it is to go.
+    n_sentences = sum(1 for _ in needed(read_tagged(train, train_keys), tagged, inventory))
+    elmo = load_elmo(model, device)
+    chosen = choose_layers(elmo, _split(layers or ["all"]))
+    with progress("senses of the training data", n_sentences) as advance:
+        found = disambiguate(
+            elmo,
+            read_tagged(train, train_keys),
+            tagged,
+            inventory,
+            layers=chosen,
+            batch_tokens=batch_tokens,
+            progress=advance,
+        )
+    _print_wsd(found, test, n_sentences, as_json=as_json)
+
+
+def neighbours(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Where to look: a file (also .gz, .bz2, .xz), or -.")],
+    sentence: Annotated[str, typer.Option(help="The sentence that the word stands in.")],
+    word: Annotated[str | None, typer.Option(help="The word, if it stands in the sentence once.")] = None,
+    position: Annotated[int | None, typer.Option(help="The place of the word in the sentence, from 0.")] = None,
+    model: Model = None,
+    layers: Layers = None,
+    top: Annotated[int, typer.Option(min=1, help="How many neighbours.")] = 10,
+    lang: Annotated[str, typer.Option("--tokenize", help="Split by spaCy's rules for this language.")] = "en",
+    pretokenized: Annotated[
+        bool, typer.Option("--pretokenized", help="A line is a sentence, with spaces between its tokens.")
+    ] = False,
+    batch_tokens: BatchTokens = 2048,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Print the words of a text whose vectors are nearest to that of a word in a sentence (Table 4 of the paper).
+
+    The text may have any size. The layer is the top one unless --layers says otherwise.
+    """
+    from torchelmo.analysis.neighbours import find_word
+    from torchelmo.analysis.neighbours import neighbours as find
+    from torchelmo.progress import progress
+    from torchelmo.tasks.task import Source
+    from torchelmo.tasks.text_input import read_sentences
+    from torchelmo.text.tokenize import Tokenizer
+
+    tokens = sentence.split() if pretokenized else Tokenizer(lang).tokens(sentence)
+    place = find_word(tokens, word, position)
+    if text != "-":
+        require_file(text, "a text file")
+    elmo = load_elmo(model, device)
+    sentences = read_sentences(Source(text, lang, pretokenized))
+    chosen = _split(layers or ["top"])
+    with progress("neighbours") as advance:
+        found = find(
+            elmo, tokens, place, sentences, layers=chosen, top=top, batch_tokens=batch_tokens, progress=advance
+        )
+    if not any(found.values()):
+        raise InputError(f"{text}: expected text to find neighbours in, found no other sentence.")
+    if as_json:
+        each = {
+            layer: [
+                {"cosine": one.cosine, "word": one.word, "position": one.position, "tokens": one.tokens} for one in some
+            ]
+            for layer, some in found.items()
+        }
+        target = {"word": tokens[place], "position": place, "tokens": tokens}
+        echo(json.dumps({**target, "layers": each}, ensure_ascii=False, indent=2))
+        return
+    for layer, some in found.items():
+        echo(f"layer {layer}: {_in_context(tokens, place)}")
+        for one in some:
+            echo(f"  {one.cosine:6.3f}  {_in_context(one.tokens, one.position)}")
+
+
+def _split(layers: list[str]) -> list[str]:
+    return [name for some in layers for name in some.replace(",", " ").split()]
+
+
+def _print_wsd(found: "Disambiguation", test: Path, n_sentences: int, *, as_json: bool) -> None:
+    rows = {"WordNet first sense": found.first_sense, "most frequent in training": found.most_frequent}
+    rows |= {f"layer {layer}": counts for layer, counts in found.layers.items()}
+    if as_json:
+        numbers = {
+            "instances": found.first_sense.gold,
+            "seen": found.n_seen,
+            "senses": found.n_senses,
+            "sentences": n_sentences,
+        }
+        scores = {name: {"precision": row.precision, "recall": row.recall, "f1": row.f1} for name, row in rows.items()}
+        echo(json.dumps({**numbers, "scores": scores}, indent=2))
+        return
+    echo(
+        f"{test}: {found.first_sense.gold:,} words, {found.n_seen:,} of a lemma that the training data has "
+        f"({found.n_senses:,} senses in {n_sentences:,} sentences)"
+    )
+    echo(f"{'':<25}  precision  recall      F1")
+    for name, row in rows.items():
+        echo(f"{name:<25}  {row.precision:9.2f}  {row.recall:6.2f}  {row.f1:6.2f}")
+
+
+def _in_context(tokens: Sequence[str], position: int) -> str:
+    """
+    >>> _in_context(["I", "took", "a", "bow"], 3)
+    'I took a [bow]'
+    """
+    before, after = tokens[max(0, position - _CONTEXT) : position], tokens[position + 1 : position + 1 + _CONTEXT]
+    words = [*before, f"[{tokens[position]}]", *after]
+    start = "… " if len(before) < position else ""
+    end = " …" if position + 1 + len(after) < len(tokens) else ""
+    return start + " ".join(words) + end
