@@ -40,6 +40,13 @@ def test_what_comes_after_a_split_word_is_found(tmp_path):
     assert sentence.words[0][:2] == (3, 4)
 
 
+def test_several_senses_in_one_key_are_several_senses(tmp_path):
+    line = {"tok": ["the", "bows"], "senses": {"1": ["bow%1:06:00::;1:06:01::", BOW_GESTURE]}}
+    (tmp_path / "a.jsonl").write_text(json.dumps(line))
+    (sentence,) = read_tagged(tmp_path / "a.jsonl")
+    assert sentence.words == [TaggedWord(1, 2, ("bow", "NOUN"), (BOW_WEAPON, BOW_KNOT, BOW_GESTURE))]
+
+
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 16])
 def test_xml_and_its_keys(files, monkeypatch, chunk):
     monkeypatch.setattr(sense_xml, "_CHUNK", chunk)
@@ -79,7 +86,8 @@ def test_compressed_files(files, tmp_path):
         ('{"tok": ["a"], "senses": {"-1": ["a%1:01:01::"]}}', "places from 0 to 0 under \"senses\", found '-1'"),
         ('{"tok": ["a"], "senses": {"0": "a%1:01:01::"}}', "a list of sense keys for place 0, found 'a%1:01:01::'"),
         ('{"tok": ["a"], "senses": {"0": []}}', r"a list of sense keys for place 0, found \[\]"),
-        ('{"tok": ["a"], "senses": {"0": ["a"]}}', "a sense key such as say%2:32:00::, found 'a'"),
+        ('{"tok": ["a"], "senses": {"0": ["a%1:01:01::;1"]}}', "sense keys such as say%2:32:00::"),
+        ('{"tok": ["a"], "senses": {"0": ["a"]}}', r"sense keys such as say%2:32:00::, found \['a'\]"),
     ],
 )
 def test_malformed_json_lines_are_named(tmp_path, line, words):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torchelmo.analysis.sense_xml import read_xml
-from torchelmo.analysis.senses import word_of
+from torchelmo.analysis.senses import split_keys, word_of
 from torchelmo.analysis.tagged import TaggedSentence, TaggedWord, add_word
 from torchelmo.errors import ConfigError
 from torchelmo.files import read_lines
@@ -48,8 +48,9 @@ def _sentence(content: dict[str, Any], path: str | Path, number: int) -> TaggedS
             raise malformed(path, number, f'places from 0 to {len(words) - 1} under "senses"', repr(place))
         if not isinstance(senses, list) or not senses or not all(isinstance(key, str) for key in senses):
             raise malformed(path, number, f"a list of sense keys for place {place}", f"{senses!r:.60}")
-        word = word_of(senses[0])
-        if word is None:
-            raise malformed(path, number, "a sense key such as say%2:32:00::", repr(senses[0]))
-        sentence.words.append(TaggedWord(*spans[int(place)], word, tuple(senses)))
+        keys = [key for some in senses for key in split_keys(some)]
+        tagged_as = [word_of(key) for key in keys]
+        if tagged_as[0] is None or None in tagged_as:
+            raise malformed(path, number, "sense keys such as say%2:32:00::", f"{senses!r:.60}")
+        sentence.words.append(TaggedWord(*spans[int(place)], tagged_as[0], tuple(keys)))
     return sentence

@@ -29,6 +29,16 @@ def word_of(key: str) -> Word | None:
     return None if found is None else (found[1], _TYPES[found[2]])
 
 
+def split_keys(keys: str) -> list[str]:
+    """SemCor writes the senses of a word that has several as one key.
+
+    >>> split_keys("year%1:28:02::;1:28:01::")
+    ['year%1:28:02::', 'year%1:28:01::']
+    """
+    lemma, sign, senses = keys.rpartition("%")
+    return [lemma + sign + sense for sense in senses.split(";")]
+
+
 def read_senses(path: str | Path) -> Senses:
     """index.sense, whose lines are: sense key, synset offset, sense number, tag count."""
     numbered: dict[Word, list[tuple[int, str]]] = {}
