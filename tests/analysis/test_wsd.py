@@ -166,6 +166,11 @@ def test_the_training_data_is_read_as_it_is_needed(elmo, data):
     assert found.layers == disambiguate(elmo, train, test, senses).layers
 
 
+def test_all_data_may_come_as_iterators(elmo, data):
+    train, test, senses = data
+    assert disambiguate(elmo, iter(train), iter(test), senses) == disambiguate(elmo, train, test, senses)
+
+
 def test_nearest_takes_each_layer_alone_and_the_first_of_equals():
     sums = {"a": np.array([[2.0, 0.0], [0.0, 1.0]]), "b": np.array([[0.0, 1.0], [5.0, 0.0]])}
     sums["c"] = sums["a"] * 3

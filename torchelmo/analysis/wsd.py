@@ -36,7 +36,7 @@ class SenseVectors(NamedTuple):
 def disambiguate(
     elmo: Elmo,
     train: Iterable[TaggedSentence],
-    test: Sequence[TaggedSentence],
+    test: Iterable[TaggedSentence],
     senses: Senses,
     *,
     layers: Sequence[int | str] = ("all",),
@@ -49,7 +49,7 @@ def disambiguate(
     and only the sentences that have one of them are run: no other sense is ever looked up, so the answers are the same.
     Senses that `senses` does not have (those of another WordNet) are no candidates.
     """
-    chosen = choose_layers(elmo, layers)
+    chosen, test = choose_layers(elmo, layers), list(test)
     train = needed(train, test, senses)
     known = sum_senses(elmo, train, _wanted(test, senses), chosen, batch_tokens=batch_tokens, progress=progress)
     # A row per answer: the first sense, the most frequent, then the layers.
