@@ -151,6 +151,11 @@ def test_other_data_under_the_same_name_is_refused(tmp_path, stop_after):
         train(pos_config(tmp_path, tmp_path / "run"), resume=True)
 
 
+def test_settings_of_elmo_do_not_matter_where_it_does_not_enter(data, tmp_path):
+    first = train(pos_config(data, tmp_path, elmo={"model": "runs/one"}))
+    assert train(pos_config(data, tmp_path, elmo={"model": "runs/other", "l2": 0.5}), resume=True) == first
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", "training.json"])
 @pytest.mark.parametrize("damage", ["cut", "gone"])
 def test_a_damaged_checkpoint_is_an_error_in_words(data, tmp_path, name, damage, stop_after):

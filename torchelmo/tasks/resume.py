@@ -80,6 +80,8 @@ def _flat(config: TaskConfig) -> dict[str, Any]:
     task, plain = find_task(config.task), config_to_dict(config)
     for table, kind in (("data", task.data_config), ("model", task.model_config)):
         plain[table] = config_to_dict(build_config(kind, plain[table], where=table))
+    if config.elmo.place == "none":  # then nothing else of it matters
+        plain["elmo"] = {"place": "none"}
     return dict(_leaves(plain))
 
 
