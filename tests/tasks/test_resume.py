@@ -126,7 +126,7 @@ def test_a_killed_run_goes_on(data, bilm_folder, tmp_path):
         ({"model": {"n_layers": 2}}, "but model.n_layers was 1 and is 2."),
         ({"data": {"column": "xpos"}}, "but data.column was 'upos' and is 'xpos'."),
         ({"ema": 0.5}, "but ema was 0.0 and is 0.5."),
-        ({"elmo": {"layers": "top"}}, "but elmo.layers was 'all' and is 'top'."),
+        ({"elmo": {"place": "input"}}, "but elmo.place was 'none' and is 'input'."),
     ],
 )
 def test_a_setting_that_must_not_change_is_named(data, tmp_path, changes, words, stop_after):

@@ -49,8 +49,11 @@ def find_saved(config: TaskConfig) -> Saved | None:
     if saved is None:
         return None
     before, now = _flat(build_config(TaskConfig, saved.settings, str(saved.folder))), _flat(config)
-    for name in sorted(before.keys() | now.keys()):
-        if name not in _MAY_CHANGE and before.get(name) != now.get(name):
+    names = (before.keys() | now.keys()) - _MAY_CHANGE
+    if "none" in (before["elmo.place"], now["elmo.place"]):  # then no other setting of ELMo matters
+        names = {name for name in names if name == "elmo.place" or not name.startswith("elmo.")}
+    for name in sorted(names):
+        if before.get(name) != now.get(name):
             raise ConfigError(
                 f"{config.out}: a resumed run must keep its settings, but {name} was {before.get(name)!r} and is "
                 f"{now.get(name)!r}. Leave it as it was, or use another --out."
@@ -80,8 +83,6 @@ def _flat(config: TaskConfig) -> dict[str, Any]:
     task, plain = find_task(config.task), config_to_dict(config)
     for table, kind in (("data", task.data_config), ("model", task.model_config)):
         plain[table] = config_to_dict(build_config(kind, plain[table], where=table))
-    if config.elmo.place == "none":  # then nothing else of it matters
-        plain["elmo"] = {"place": "none"}
     return dict(_leaves(plain))
 
 
