@@ -1,6 +1,7 @@
 """What a task is: how its data is read, its model built, its predictions scored and shown.
 
-Every task folder has the same files: data.py (examples and readers), model.py (settings and module), score.py.
+Every task folder has the same files: data.py (examples and readers), model.py (settings and module), score.py. Tasks
+with one label for each example are scored alike, in classification.py.
 """
 
 from abc import ABC, abstractmethod
