@@ -16,7 +16,7 @@ LENGTHS = [4, 1, 2]
 
 def make(at_once=1000, dropout=0.0):
     encoder = SpanEncoder(5, 4, max_width=MAX_WIDTH, feature_dim=2, dropout=dropout)
-    scorer = MentionScorer(encoder, hidden_dim=6, n_layers=2, dropout=dropout, at_once=at_once)
+    scorer = MentionScorer(encoder, hidden_dim=6, n_layers=2, dropout=dropout, at_once=at_once, n_scores=2)
     return encoder, scorer
 
 
@@ -74,7 +74,7 @@ def test_mention_scores_of_all_spans_are_those_of_each(at_once):
     scores = scorer(encoder, tokens)
     for t, w in span_grid(LENGTHS, MAX_WIDTH).nonzero().tolist():
         hidden = torch.relu(scorer.first(represent(encoder, tokens, t, t + w + 1)))
-        torch.testing.assert_close(scores[t, w], scorer.rest(hidden)[0])
+        torch.testing.assert_close(scores[t, w], scorer.rest(hidden))
 
 
 def test_pieces_change_no_gradient():
@@ -83,7 +83,7 @@ def test_pieces_change_no_gradient():
         torch.manual_seed(3)
         encoder, scorer = make(at_once)
         tokens = Tokens(*(part.requires_grad_() for part in make_tokens()))
-        scorer(encoder, tokens).masked_select(span_grid(LENGTHS, MAX_WIDTH)).square().sum().backward()
+        scorer(encoder, tokens)[span_grid(LENGTHS, MAX_WIDTH)].square().sum().backward()
         gradients.append([p.grad for p in (*tokens, *scorer.parameters(), encoder.width.weight)])
     for whole, pieces in zip(*gradients):
         torch.testing.assert_close(whole, pieces)

@@ -54,7 +54,7 @@ class Ranking(NamedTuple):
     """What the model makes of one document."""
 
     grid: Tensor  # (tokens, max_width) bool: which spans there are
-    mention_scores: Tensor  # (tokens, max_width)
+    mention_scores: Tensor  # (tokens, max_width): decide which spans are kept, and with singletons which are mentions
     kept: list[Mention]  # in the order of the text
     scores: Tensor  # (kept, 1 + antecedents): column 0 is ε, column k the span k places before
 
@@ -85,6 +85,8 @@ class CorefModel(TaskModel[Document, list[list[Mention]]]):
             n_layers=config.ffnn_layers,
             dropout=config.dropout,
             at_once=config.at_once,
+            # Alone, a mention must not choose an antecedent: its score as one would have to be high and low at once.
+            n_scores=2 if config.singletons else 1,
         )
         self.antecedents = AntecedentScorer(
             self.spans.dim,
@@ -113,14 +115,15 @@ class CorefModel(TaskModel[Document, list[list[Mention]]]):
         tokens = Tokens(context, words[mask], self.heads(context).squeeze(1))
 
         grid = span_grid([len(sentence) for sentence in document.sentences], self.config.max_width, context.device)
-        mention_scores = self.mentions(self.spans, tokens)
+        both = self.mentions(self.spans, tokens)
+        in_pairs, mention_scores = both[:, :, 0], both[:, :, -1]  # the same as published
         n_spans = max(1, int(self.config.spans_per_token * len(context)))
         kept = prune(mention_scores.detach(), grid, n_spans)
 
         starts, ends = torch.tensor(kept, device=context.device).unbind(dim=1)
         scores = self.antecedents(
             self.spans(tokens, starts, ends),
-            mention_scores[starts, ends - starts - 1],
+            in_pairs[starts, ends - starts - 1],
             torch.tensor(_speaker_numbers(document, kept), device=context.device),
             self._genres.get(document.genre, 0),
         )
@@ -141,7 +144,6 @@ class CorefModel(TaskModel[Document, list[list[Mention]]]):
         loss = marginal_loss(ranking.scores, gold)
         if not self.config.singletons:
             return loss
-        # Without this, nothing would tell a mention that is alone from a span that is no mention.
         is_mention = torch.zeros_like(ranking.mention_scores)
         fitting = [m for m in clusters if m.end - m.start <= self.config.max_width]
         if fitting:

@@ -62,22 +62,24 @@ class SpanEncoder(nn.Module):
 
 
 class MentionScorer(nn.Module):
-    """s_m = FFNN_m(g) of every span in the grid, about `at_once` of them at a time."""
+    """s_m = FFNN_m(g) of every span in the grid, about `at_once` of them at a time; `n_scores` of each."""
 
-    def __init__(self, encoder: SpanEncoder, *, hidden_dim: int, n_layers: int, dropout: float, at_once: int) -> None:
+    def __init__(
+        self, encoder: SpanEncoder, *, hidden_dim: int, n_layers: int, dropout: float, at_once: int, n_scores: int = 1
+    ) -> None:
         super().__init__()
         self.at_once = at_once
         self.first = initialised(nn.Linear(encoder.dim, hidden_dim))
-        self.rest = FeedForward([*[hidden_dim] * n_layers, 1], dropout=dropout, last_linear=True)
+        self.rest = FeedForward([*[hidden_dim] * n_layers, n_scores], dropout=dropout, last_linear=True)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, encoder: SpanEncoder, tokens: Tokens) -> Tensor:
-        """(tokens, max_width); of the spans that end beyond their sentence too, which mean nothing."""
+        """(tokens, max_width, n_scores); of the spans that end beyond their sentence too, which mean nothing."""
 
         def score(rows: slice) -> Tensor:
             reach = slice(rows.start, rows.stop + encoder.max_width - 1)  # the last spans need the tokens after them
             hidden = encoder.first_layer(Tokens(*(part[reach] for part in tokens)), self.first)
-            scores: Tensor = self.rest(self.dropout(torch.relu(hidden[: rows.stop - rows.start]))).squeeze(2)
+            scores: Tensor = self.rest(self.dropout(torch.relu(hidden[: rows.stop - rows.start])))
             return scores
 
         return in_pieces(score, len(tokens.heads), max(1, self.at_once // encoder.max_width))
