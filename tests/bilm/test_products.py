@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from torchelmo.bilm import products
-from torchelmo.bilm.products import HalfProduct, PackedProduct, PlainProduct, choose_product
+from torchelmo.bilm.products import HalfProduct, PackedForMany, PackedProduct, PlainProduct, choose_product
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4, 33])
-@pytest.mark.parametrize("kind", [PlainProduct, PackedProduct, HalfProduct])
+@pytest.mark.parametrize("kind", [PlainProduct, PackedProduct, PackedForMany, HalfProduct])
 @pytest.mark.parametrize("add", [False, True])
 def test_products(kind, rows, add):
     weight, x, more = torch.randn(20, 24), torch.randn(rows, 20), torch.randn(rows, 24)
@@ -23,7 +23,7 @@ def test_products(kind, rows, add):
 
 
 def test_an_added_bias_is_left_as_it_was():
-    for kind in (PlainProduct, PackedProduct):
+    for kind in (PlainProduct, PackedProduct, PackedForMany):
         bias = torch.ones(24)
         kind(torch.randn(20, 24))(torch.randn(8, 20), bias)
         assert torch.equal(bias, torch.ones(24))
@@ -31,15 +31,22 @@ def test_an_added_bias_is_left_as_it_was():
 
 def test_the_choice():
     small, large = torch.zeros(4, 4), torch.zeros(512, 2048)
-    assert isinstance(choose_product(small, "float16", small_batches=True), PlainProduct)
-    assert isinstance(choose_product(large, "float32", small_batches=False), PlainProduct)
-    assert isinstance(choose_product(large.double(), "float16", small_batches=True), PlainProduct)
-    for precision, available, kind in (
-        ("float32", products._has_packed(), PackedProduct),
-        ("float16", products.has_half(), HalfProduct),
-    ):
-        expected = kind if available else PlainProduct
-        assert isinstance(choose_product(large, precision, small_batches=True), expected)
+    assert isinstance(choose_product(small, "float16"), PlainProduct)
+    assert isinstance(choose_product(large.double(), "float16"), PlainProduct)
+    packed, half = products._has_packed(), products.has_half()
+    assert isinstance(choose_product(large, "float32"), PackedProduct if packed else PlainProduct)
+    assert isinstance(choose_product(large, "float32", few_rows=True), PackedForMany if packed else PlainProduct)
+    assert isinstance(choose_product(large, "float16", few_rows=True), HalfProduct if half else PlainProduct)
+
+
+def test_a_weight_is_packed_when_a_batch_needs_it():
+    weight = torch.randn(20, 24)
+    product = PackedForMany(weight)
+    product(torch.randn(1, 20))
+    assert product.packed is None
+    x = torch.randn(8, 20)
+    torch.testing.assert_close(product(x), x @ weight)
+    assert product.packed is not None
 
 
 def test_what_this_machine_lacks_is_told_and_replaced(caplog):

@@ -6,7 +6,7 @@ Words are taken shortest first and cut after their first window of nothing but p
 equal to it, and cannot change the maximum.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -28,6 +28,20 @@ class Words(NamedTuple):
 def make_tables(embedding: Tensor, weight: Tensor) -> Tensor:
     """(width, n_characters, count): what each character adds to each filter, at each place of the window."""
     return torch.matmul(embedding, weight.permute(2, 1, 0))
+
+
+def join_tables(tables: Sequence[Tensor]) -> Tensor:
+    """The tables of all widths as one: (widest, n_characters + 1, n_filters), so that one sum of rows serves them all.
+
+    A narrow filter adds nothing at the places that it has not. The character that is new stands after the last id of
+    a word: −∞ for every filter that reaches it, whose maximum then leaves such windows out.
+    """
+    widest, n_characters = max(map(len, tables)), tables[0].shape[1]
+    joined = tables[0].new_zeros(widest, n_characters + 1, sum(table.shape[2] for table in tables))
+    for table, columns in zip(tables, joined.split([table.shape[2] for table in tables], dim=2)):
+        columns[: len(table), :-1] = table
+        columns[: len(table), -1] = -torch.inf
+    return joined
 
 
 def sum_rows(tables: Tensor, ids: Tensor) -> Tensor:

@@ -2,9 +2,10 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from torchelmo.bilm.char_cnn import CharCNN, Highway
-from torchelmo.bilm.char_tables import chunks, make_tables, shortest_first, sum_rows
+from torchelmo.bilm.char_tables import chunks, join_tables, make_tables, shortest_first, sum_rows
 from torchelmo.bilm.products import Precision, Product, choose_product
 
 
@@ -15,8 +16,9 @@ class FastEncoder:
         with torch.inference_mode():
             self.activation = encoder.config.activation
             embedding = encoder.embedding.detach()  # PyTorch rounds some products otherwise where gradients are wanted
-            self.tables = [make_tables(embedding, conv.weight.detach()) for conv in encoder.conv_layers()]
-            self.bias = torch.cat([conv.bias for conv in encoder.conv_layers() if conv.bias is not None])
+            layers = encoder.conv_layers()
+            self.tables = join_tables([make_tables(embedding, layer.weight.detach()) for layer in layers])
+            self.bias = torch.cat([layer.bias for layer in layers if layer.bias is not None])
             self.highways = [_FastHighway(highway, precision) for highway in encoder.highway_layers()]
             self.projection: _Linear | None = None
             if encoder.projection is not None:
@@ -31,10 +33,11 @@ class FastEncoder:
 
     def _convolve(self, ids: Tensor) -> Tensor:
         words = shortest_first(ids)
+        widest, beyond = len(self.tables), self.tables.shape[1] - 1
+        words = words._replace(ids=F.pad(words.ids, (0, widest - 1), value=beyond))
         pooled = self.bias.new_empty(len(ids), len(self.bias))
-        for tables, columns in zip(self.tables, pooled.split([tables.shape[-1] for tables in self.tables], dim=1)):
-            for rows, windows in chunks(words, tables):
-                torch.amax(sum_rows(tables, windows), dim=1, out=columns[rows])
+        for rows, windows in chunks(words, self.tables):
+            torch.amax(sum_rows(self.tables, windows), dim=1, out=pooled[rows])
         features = torch.empty_like(pooled).index_copy_(0, words.order, pooled.add_(self.bias))
         return features.relu_() if self.activation == "relu" else features.tanh_()
 
@@ -43,7 +46,7 @@ class _Linear:
     """x · W + b for rows of a batch of words, which may be few."""
 
     def __init__(self, weight: Tensor, bias: Tensor, precision: Precision) -> None:
-        self.product: Product = choose_product(weight.detach().T, precision, small_batches=True)
+        self.product: Product = choose_product(weight.detach().T, precision)
         self.bias = bias.detach()
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -34,21 +34,33 @@ class PlainProduct:
 
 
 class PackedProduct:
-    """The weight once more in oneDNN's own order: twice as fast for small batches; exact float32."""
+    """The weight in oneDNN's own order: exact float32, and twice as fast as the plain product of a small batch."""
 
     def __init__(self, weight: Tensor) -> None:
-        self.plain = PlainProduct(weight)
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.T.contiguous(), None)
 
     def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
-        if len(x) < _FEW_ROWS:
-            return self.plain(x, add)
         linear = torch.ops.mkldnn._linear_pointwise
         if add is None or add.dim() == 1:
             product: Tensor = linear(x, self.packed, add, "none", [], "")
         else:
             product = linear.binary(x, add, self.packed, None, "add")
         return product
+
+
+class PackedForMany:
+    """Plain for a few rows, where it is the fastest on one thread; packed, when it is first needed, for more."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.plain = PlainProduct(weight)
+        self.packed: PackedProduct | None = None
+
+    def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
+        if len(x) < _FEW_ROWS:
+            return self.plain(x, add)
+        if self.packed is None:
+            self.packed = PackedProduct(self.plain.weight)
+        return self.packed(x, add)
 
 
 class HalfProduct:
@@ -64,13 +76,13 @@ class HalfProduct:
         return product if add is None else product.add_(add)
 
 
-def choose_product(weight: Tensor, precision: Precision, *, small_batches: bool) -> Product:
-    """The fastest product for a weight (input_dim, output_dim); `small_batches`: it is used step by step."""
+def choose_product(weight: Tensor, precision: Precision, *, few_rows: bool = False) -> Product:
+    """The fastest product with a weight (input_dim, output_dim); `few_rows`: often of one or two, on one thread."""
     on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
     if precision == "float16" and on_cpu and weight.numel() >= _MIN_HALF and has_half():
         return HalfProduct(weight)
-    if small_batches and on_cpu and weight.numel() >= _MIN_PACKED and _has_packed():
-        return PackedProduct(weight)
+    if on_cpu and weight.numel() >= _MIN_PACKED and _has_packed():
+        return PackedForMany(weight) if few_rows else PackedProduct(weight)
     return PlainProduct(weight)
 
 
