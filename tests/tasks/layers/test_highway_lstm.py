@@ -6,7 +6,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from torchelmo.tasks.layers import fast_highway_lstm
+from torchelmo.tasks.layers import shares
 from torchelmo.tasks.layers.highway_lstm import HighwayLSTM
 from torchelmo.tasks.layers.padding import lengths_mask
 
@@ -14,7 +14,7 @@ from torchelmo.tasks.layers.padding import lengths_mask
 @pytest.fixture(params=[1, 3])
 def _n_shares(request, monkeypatch):
     """As on a machine with one core, and with three."""
-    monkeypatch.setattr(fast_highway_lstm, "_number_of_shares", lambda batch, device: request.param)
+    monkeypatch.setattr(shares, "_number_of_shares", lambda n_rows, device: request.param)
 
 
 def build(**options):

@@ -3,15 +3,15 @@
     r = σ(W_r x + U_r h + b_r)   z = σ(W_z x + U_z h + b_z)   n = tanh(W_n x + b_n + r ⊙ (U_n h + b_u))
     h′ = n + z ⊙ (h − n)
 
-Tokens are packed: of every step the rows that reach it, longest first. The backward direction reads each row from its
-own end, so that both directions have equally many rows at every step and take it together: step t of the packed order
-is a block of (2, n_rows, …).
+Each core takes its share of the rows, packed (`shares.py`). The backward direction reads each row from its own end, so
+that both directions have equally many rows at every step and take it together: step t of the packed order is a block of
+(2, n_rows, …).
 
     forward     all products with x at once; then the steps, in place
     backward    what ∂/∂h is multiplied by for each gate is known for all tokens before the loop; then each weight's
                 gradient is one product over all tokens
 
-Rows do not depend on each other, so each core takes its share of them. No second derivatives.
+No second derivatives.
 """
 
 from typing import Any, NamedTuple
@@ -21,16 +21,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from torchelmo.bilm.parallel import in_parallel
-
-_LEAST_ROWS = 16  # for a core of its own: with fewer, the products of a step are too thin
+from torchelmo.tasks.layers.shares import Share, share_rows
 
 
 def run_gru(gru: nn.GRU, x: Tensor, lengths: Tensor) -> Tensor:
     """(batch, tokens, input_dim) -> (batch, tokens, 2 * hidden_dim), 0 at padding; one bidirectional layer."""
     batch, n_steps, _ = x.shape
-    order = lengths.argsort(descending=True, stable=True)
-    n_shares = max(1, min(torch.get_num_threads(), batch // _LEAST_ROWS))
-    shares = [_share(order[first::n_shares], lengths, n_steps) for first in range(n_shares)]
+    shares = [_order(share) for share in share_rows(lengths, n_steps)]
     places = torch.cat([share.places for share in shares])
     directions = [list(gru.parameters())[i : i + 4] for i in (0, 4)]
     input_weight, state_weight, input_bias, state_bias = zip(*directions)
@@ -44,8 +41,8 @@ def run_gru(gru: nn.GRU, x: Tensor, lengths: Tensor) -> Tensor:
     return out.view(batch, n_steps, -1)
 
 
-class _Share(NamedTuple):
-    """The rows that one core takes; N is their number of tokens."""
+class _Order(NamedTuple):
+    """In which the tokens of a share are read; N is their number."""
 
     places: Tensor  # (N,): where each token stands in the padded batch, step after step
     sizes: list[int]  # how many rows reach each step
@@ -72,32 +69,29 @@ class _Saved(NamedTuple):
     hidden: Tensor  # (2 · rows + 2N, hidden_dim): zeros before the first step, then h
 
 
-def _share(rows: Tensor, lengths: Tensor, n_steps: int) -> _Share:
-    lengths = lengths[rows]
-    reaches = torch.arange(n_steps, device=rows.device).unsqueeze(1) < lengths  # (steps, rows)
-    sizes = reaches.sum(dim=1)
-    starts = sizes.cumsum(0) - sizes
-    step, row = reaches.nonzero(as_tuple=True)
-    from_end = lengths[row] - 1 - step
+def _order(share: Share) -> _Order:
+    step, row = share.step, share.row
+    sizes, starts = torch.tensor([share.sizes, share.starts], dtype=torch.long, device=row.device)
+    from_end = row.bincount()[row] - 1 - step
     token = starts[step] + row
     backwards = 2 * (starts[from_end] + row) + 1
     block = starts[step] + token  # a block holds the rows of its step twice
-    reading = torch.empty(2 * len(step), dtype=torch.long, device=rows.device)
+    reading = torch.empty(2 * len(step), dtype=torch.long, device=row.device)
     reading[block], reading[block + sizes[step]] = 2 * token, backwards
     inverse = torch.empty_like(reading)
-    inverse[reading] = torch.arange(len(reading), device=rows.device)
+    inverse[reading] = torch.arange(len(reading), device=row.device)
     before = torch.empty_like(reading)
     earlier = (step - 1).clamp_min(0)
-    block_before = torch.where(step > 0, 2 * (sizes[0] + starts[earlier]), 0)
+    block_before = torch.where(step > 0, 2 * (sizes[:1] + starts[earlier]), 0)
     before[block], before[block + sizes[step]] = block_before + row, block_before + sizes[earlier] + row
-    return _Share(rows[row] * n_steps + step, [size for size in sizes.tolist() if size], reading, inverse, before)
+    return _Order(share.places, share.sizes, reading, inverse, before)
 
 
 class _GRU(torch.autograd.Function):
     """Packed tokens, share after share: (n_tokens, input_dim) -> (n_tokens, 2 · hidden_dim)."""
 
     @staticmethod
-    def forward(ctx: Any, shares: list[_Share], keep: bool, packed: Tensor, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, shares: list[_Order], keep: bool, packed: Tensor, *weights: Tensor) -> Tensor:
         parts = packed.split([len(share.places) for share in shares])
         work = [(_Weights(*weights), share, part) for share, part in zip(shares, parts)]
         results = in_parallel(_forward, work, packed.device)
@@ -119,7 +113,7 @@ class _GRU(torch.autograd.Function):
         return (None, None, torch.cat([result[0] for result in results]), *d_weights)
 
 
-def _forward(weights: _Weights, share: _Share, x: Tensor) -> tuple[Tensor, _Saved]:
+def _forward(weights: _Weights, share: _Order, x: Tensor) -> tuple[Tensor, _Saved]:
     dim = weights.state.shape[1]
     products = torch.addmm(weights.input_bias, x, weights.input)
     gates = products.view(-1, 3 * dim).index_select(0, share.reading)
@@ -148,7 +142,7 @@ def _forward(weights: _Weights, share: _Share, x: Tensor) -> tuple[Tensor, _Save
     return out, _Saved(x, gates, from_state, hidden)
 
 
-def _backward(weights: _Weights, share: _Share, saved: _Saved, gradient: Tensor) -> tuple[Tensor, ...]:
+def _backward(weights: _Weights, share: _Order, saved: _Saved, gradient: Tensor) -> tuple[Tensor, ...]:
     """The gradients of x and of the weights in their order."""
     dim = weights.state.shape[1]
     blocks = [2 * size for size in share.sizes]

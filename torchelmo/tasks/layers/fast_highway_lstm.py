@@ -1,16 +1,13 @@
 """The highway LSTM for training and inference at speed; `highway_lstm.py` has the equations.
 
-Tokens are packed: rows in the order of falling length, and of every step the rows that reach it, step after step.
-
     forward     G = X W + b for all tokens at once; then for each step, in place, G_t += h′ U, gates, c_t, h_t
     backward    what each gate is multiplied by is known for all tokens before the loop; the steps in reverse
                 turn it into ∂/∂G; then each weight's gradient is one product over all tokens
 
-Rows do not depend on each other, so each core takes its share of the rows through all layers. No second derivatives.
+Each core takes its share of the rows through all layers, packed (`shares.py`). No second derivatives.
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -18,8 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from torchelmo.bilm.parallel import in_parallel
-
-_LEAST_ROWS = 16  # for a core of its own: with fewer, the products of a step are too thin
+from torchelmo.tasks.layers.shares import Share, share_rows
 
 
 class HighwayWeights(NamedTuple):
@@ -33,34 +29,11 @@ class HighwayWeights(NamedTuple):
 def run_packed(x: Tensor, mask: Tensor, kept: Tensor | None, weights: Sequence[HighwayWeights]) -> Tensor:
     """(batch, tokens, input_dim) -> (batch, tokens, hidden_dim); `kept` (n_layers, batch, hidden_dim) is z."""
     batch, steps, _ = x.shape
-    lengths = mask.sum(dim=1)
-    order = lengths.argsort(descending=True, stable=True)
-    n_shares = _number_of_shares(batch, x.device)
-    shares = [_share(order[first::n_shares], lengths, steps) for first in range(n_shares)]
+    shares = share_rows(mask.sum(dim=1), steps)
     arguments = [tensor for layer in weights for tensor in layer]
     flat = x.to(weights[0].bias.dtype).reshape(batch * steps, x.shape[2])
     out: Tensor = _Stack.apply(shares, torch.is_grad_enabled(), kept, flat, *arguments)  # type: ignore[no-untyped-call]
     return out.view(batch, steps, out.shape[1])
-
-
-def _number_of_shares(batch: int, device: torch.device) -> int:
-    return max(1, min(torch.get_num_threads(), batch // _LEAST_ROWS)) if device.type == "cpu" else 1
-
-
-class _Share(NamedTuple):
-    """The rows that one core takes."""
-
-    sizes: list[int]  # how many of them reach each step
-    starts: list[int]  # the first token of each step
-    rows: Tensor  # (n_tokens,): which of the batch each token belongs to
-    places: Tensor  # (n_tokens,): where it stands in the padded batch
-
-
-def _share(rows: Tensor, lengths: Tensor, steps: int) -> _Share:
-    reaches = torch.arange(steps, device=rows.device).unsqueeze(1) < lengths[rows]  # (steps, n_rows)
-    sizes = [size for size in reaches.sum(dim=1).tolist() if size]
-    step, row = reaches.nonzero(as_tuple=True)
-    return _Share(sizes, [0, *accumulate(sizes)][:-1], rows[row], rows[row] * steps + step)
 
 
 class _Step(NamedTuple):
@@ -71,7 +44,7 @@ class _Step(NamedTuple):
     n_before: int  # how many those are: the first rows of this step
 
 
-def _reading_order(share: _Share, *, backwards: bool) -> list[_Step]:
+def _reading_order(share: Share, *, backwards: bool) -> list[_Step]:
     """Forwards every row of a step was in the one before; backwards the shorter rows start on the way."""
     order = list(range(len(share.sizes)))
     order = order[::-1] if backwards else order
@@ -98,7 +71,7 @@ class _Stack(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, shares: list[_Share], keep: bool, kept: Tensor | None, x: Tensor, *arguments: Tensor
+        ctx: Any, shares: list[Share], keep: bool, kept: Tensor | None, x: Tensor, *arguments: Tensor
     ) -> Tensor:
         weights = _layers_of(arguments)
         results = in_parallel(_forward, [(weights, kept, keep, share, x) for share in shares], x.device)
@@ -122,7 +95,7 @@ class _Stack(torch.autograd.Function):
         return (None, None, None, _unpack([d_x for d_x, _ in results], ctx.shares, len(gradient)), *d_weights)
 
 
-def _unpack(parts: list[Tensor], shares: list[_Share], n: int) -> Tensor:
+def _unpack(parts: list[Tensor], shares: list[Share], n: int) -> Tensor:
     """Packed tokens of all shares -> their places among `n`, 0 elsewhere."""
     padded = parts[0].new_zeros(n, parts[0].shape[1])
     for part, share in zip(parts, shares):
@@ -135,11 +108,11 @@ def _layers_of(arguments: Sequence[Tensor]) -> list[HighwayWeights]:
 
 
 def _forward(
-    weights: list[HighwayWeights], kept: Tensor | None, keep: bool, share: _Share, x: Tensor
+    weights: list[HighwayWeights], kept: Tensor | None, keep: bool, share: Share, x: Tensor
 ) -> tuple[Tensor, list[_Saved]]:
     x, layers = x.index_select(0, share.places), []
     for number, layer in enumerate(weights):
-        z = None if kept is None else kept[number, share.rows]
+        z = None if kept is None else kept[number, share.batch_row]
         saved = _forward_layer(layer, z, _reading_order(share, backwards=number % 2 == 1), x)
         x = saved.hidden
         if keep:
@@ -182,12 +155,12 @@ def _double_first_block(weight: Tensor, dim: int) -> Tensor:
 
 
 def _backward(
-    weights: list[HighwayWeights], kept: Tensor | None, layers: list[_Saved], share: _Share, gradient: Tensor
+    weights: list[HighwayWeights], kept: Tensor | None, layers: list[_Saved], share: Share, gradient: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
     """The gradient of x, and those of all weights in their order."""
     gradient, flat = gradient.index_select(0, share.places), list[Tensor]()
     for number in reversed(range(len(weights))):
-        z = None if kept is None else kept[number, share.rows]
+        z = None if kept is None else kept[number, share.batch_row]
         steps = _reading_order(share, backwards=number % 2 == 1)
         gradient, *of_weights = _backward_layer(weights[number], z, steps, layers[number], gradient)
         flat = [*of_weights, *flat]
