@@ -116,6 +116,12 @@ def writing(path: str | Path) -> Iterator[Path]:
                 temporary.unlink()
 
 
+def write_json(path: str | Path, content: Any, *, indent: int | None = 2) -> None:
+    """`content` as JSON, whole or not at all. Signs beyond ASCII are escaped: UTF-8 cannot write every string."""
+    with writing(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=indent) + "\n", encoding="utf-8")
+
+
 @contextlib.contextmanager
 def explaining(path: str | Path) -> Iterator[None]:
     """Turn an operating-system refusal to write `path` into an OutputError that says what to do."""

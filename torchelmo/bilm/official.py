@@ -1,6 +1,5 @@
 """The official files, options.json + weights.hdf5, read and written without loss."""
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from torchelmo.bilm.model import BiLM
 from torchelmo.bilm.tensors import fill, own_tensors
 from torchelmo.config import build_config, convert
 from torchelmo.errors import ConfigError, OutputError, WeightsError
-from torchelmo.files import create_hdf5, read_json, writing
+from torchelmo.files import create_hdf5, read_json, write_json, writing
 from torchelmo.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -71,8 +70,7 @@ def save_official(bilm: BiLM, options: str | Path, weights: str | Path) -> None:
             file.create_dataset(dataset.name, data=dataset.pack(*tensors).contiguous().numpy())
     if bilm.vocabulary is not None:
         bilm.vocabulary.write(Path(weights).parent / "vocab.txt")
-    with writing(options) as temporary:
-        temporary.write_text(json.dumps(options_from_config(bilm)) + "\n", encoding="utf-8")
+    write_json(options, options_from_config(bilm), indent=None)
 
 
 def official_layout(config: BiLMConfig) -> Iterator[Dataset]:

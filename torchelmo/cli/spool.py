@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from torchelmo.cli.ending import WrongCallError
 from torchelmo.errors import OutputError
-from torchelmo.files import explaining, flush_to_disk, writing
+from torchelmo.files import explaining, flush_to_disk, write_json
 
 Array = npt.NDArray[Any]
 
@@ -51,8 +51,7 @@ class Spool:
             if folder.exists():
                 shutil.rmtree(folder)
             folder.mkdir(parents=True)
-        with writing(folder / "settings.json") as temporary:
-            temporary.write_text(json.dumps(spool.settings, indent=2) + "\n", encoding="utf-8")
+        write_json(folder / "settings.json", spool.settings)
         spool._open("xb")
         return spool
 
@@ -89,8 +88,7 @@ class Spool:
                 stream.flush()
                 flush_to_disk(Path(stream.name))
                 sizes[name] = stream.tell()
-        with writing(self._committed) as temporary:
-            temporary.write_text(json.dumps(sizes) + "\n", encoding="utf-8")
+        write_json(self._committed, sizes, indent=None)
         self.n_committed = self.n_lines
 
     def close(self) -> None:

@@ -9,7 +9,6 @@ metrics.json         the scores on dev
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from torchelmo import __version__
 from torchelmo.bilm.weights import load_folder
 from torchelmo.config import build_config, config_to_dict
 from torchelmo.errors import ConfigError, MissingFileError
-from torchelmo.files import read_json, writing
+from torchelmo.files import read_json, write_json
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.elmo_layers import ElmoLayers
 from torchelmo.tasks.inputs import TokenInput
@@ -69,9 +68,9 @@ def save_task(
         "config": config_to_dict(config),
         "vocabularies": dict(vocabularies),
     }
-    _write_json(folder / "task.json", card, indent=1)
+    write_json(folder / "task.json", card, indent=1)
     if words is not None:
-        _write_json(folder / "words.json", words.words, indent=0)
+        write_json(folder / "words.json", words.words, indent=0)
         if has_fixed_vectors(model):
             save_tensors(folder / "words.safetensors", {"vectors": words.vectors})
     if elmo is not None:
@@ -112,9 +111,3 @@ def _read_card(folder: Path) -> dict[str, Any]:
     if missing:
         raise ConfigError(f"{path}: expected the card of a trained task, but it has no {missing[0]!r}. Train it again.")
     return card
-
-
-def _write_json(path: Path, content: Any, *, indent: int) -> None:
-    # With signs beyond ASCII escaped: a token may be anything, even what UTF-8 cannot write.
-    with writing(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=indent) + "\n", encoding="utf-8")

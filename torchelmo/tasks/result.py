@@ -1,13 +1,12 @@
 """What a run of a task gives: metrics.json, and its reading."""
 
-import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchelmo.errors import InputError
-from torchelmo.files import read_json, writing
+from torchelmo.files import read_json, write_json
 from torchelmo.tasks.task import Scores
 
 
@@ -47,7 +46,7 @@ class Result(NamedTuple):
 
 
 def write_result(folder: Path, result: Result) -> None:
-    _write(folder / "metrics.json", result.plain())
+    write_json(folder / "metrics.json", result.plain())
 
 
 def read_result(folder: Path) -> Result:
@@ -82,9 +81,4 @@ def summarise(results: Sequence[Result]) -> Summary:
 
 def write_summary(folder: Path, summary: Summary) -> None:
     seeds = {str(result.seed): result.scores for result in summary.results}
-    _write(folder / "metrics.json", {"mean": summary.mean, "sd": summary.sd, "seeds": seeds})
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    with writing(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "metrics.json", {"mean": summary.mean, "sd": summary.sd, "seeds": seeds})

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torchelmo.config import load_config
 from torchelmo.errors import ConfigError, TrainingError
-from torchelmo.files import writing
+from torchelmo.files import write_json, writing
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.result import Summary, read_result, summarise
 from torchelmo.tasks.table_jobs import Job, run_jobs
@@ -97,8 +97,7 @@ def write_table(table: Table, cells: Sequence[Cell], out: Path) -> None:
     """table.md, table.json and, where matplotlib is installed, table.png."""
     with writing(out / "table.md") as temporary:
         temporary.write_text(to_markdown(table, cells), encoding="utf-8")
-    with writing(out / "table.json") as temporary:
-        temporary.write_text(json.dumps(_to_json(cells), indent=2) + "\n", encoding="utf-8")
+    write_json(out / "table.json", _to_json(cells))
     try:
         import matplotlib  # noqa: F401
     except ImportError:
