@@ -1,9 +1,9 @@
 """Recipes for pre-training: variants of one TOML, each given the same time, and what perplexity they reach.
 
-    python -m benchmarks.recipes experiments/recipes/english-small.toml --data data/english --out runs/recipes --minutes 6
+    python -m benchmarks.recipes experiments/recipes/english-small.toml --data data/english --out runs/recipes
 
-The file names a `base` (a TOML for `torchelmo pretrain`), what all have to `set`, and `[[variants]]`, each with a `name` and
-what it has to `set`. They run one after the other, each on all cores. Ended by Ctrl-C, the same call goes on; what is
+The file names a `base` (a TOML for `torchelmo pretrain`), what all have to `set`, and `[[variants]]`, each with a
+`name` and what it has to `set`. They run one after the other, each on all cores. Ended by Ctrl-C, the same call goes on; what is
 finished is not run again, so that variants can be added.
 """
 
