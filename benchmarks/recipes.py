@@ -3,8 +3,8 @@
     python -m benchmarks.recipes experiments/recipes/english-small.toml --data data/english --out runs/recipes
 
 The file names a `base` (a TOML for `torchelmo pretrain`), what all have to `set`, and `[[variants]]`, each with a
-`name` and what it has to `set`. They run one after the other, each on all cores. Ended by Ctrl-C, the same call goes on; what is
-finished is not run again, so that variants can be added.
+`name` and what it has to `set`. They run one after the other, each on all cores. Ended by Ctrl-C, the same call goes
+on; what is finished is not run again, so that variants can be added.
 """
 
 import argparse
