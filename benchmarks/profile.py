@@ -14,7 +14,7 @@ from benchmarks.text import machine, sample_sentences
 from torchelmo import BiLM, BiLMConfig, Elmo
 
 _PRODUCTS = ("addmm", "mm", "bmm", "baddbmm", "_linear_pointwise", "linear_dynamic_fp16")
-_GATES = ("sigmoid_", "tanh_", "tanh", "mul_", "addcmul_", "clamp_", "clamp", "lerp", "relu_", "add_")
+_GATES = ("sigmoid_", "sigmoid", "mul_", "addcmul_", "sub_", "clamp_", "clamp", "lerp", "relu_", "add_")
 _CONVOLUTIONS = ("_embedding_bag", "embedding_bag", "amax", "unfold")
 
 

@@ -85,3 +85,11 @@ def _no_fsync() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
+
+
+@pytest.fixture(scope="session")
+def bilm_folder(tiny_bilm: BiLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model as a model folder."""
+    folder = tmp_path_factory.mktemp("bilm") / "tiny"
+    tiny_bilm.save(folder)
+    return folder

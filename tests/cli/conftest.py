@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import pytest
 
-from torchelmo import BiLM
 from torchelmo.cli import main
 
 LINES = [
@@ -65,10 +64,8 @@ def start() -> Callable[..., "subprocess.Popen[str]"]:
 
 
 @pytest.fixture(scope="session")
-def model(tiny_bilm: BiLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model") / "tiny"
-    tiny_bilm.save(folder)
-    return folder
+def model(bilm_folder: Path) -> Path:
+    return bilm_folder
 
 
 @pytest.fixture

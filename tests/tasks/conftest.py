@@ -8,7 +8,6 @@ import pytest
 from tiny_tasks import write_pos
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from torchelmo import BiLM
 from torchelmo.train.signals import Stop
 
 
@@ -16,13 +15,6 @@ from torchelmo.train.signals import Stop
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with train.conllu and dev.conllu. Tests that change them write their own."""
     return write_pos(tmp_path_factory.mktemp("pos"))
-
-
-@pytest.fixture(scope="session")
-def bilm_folder(tiny_bilm: BiLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bilm") / "tiny"
-    tiny_bilm.save(folder)
-    return folder
 
 
 @pytest.fixture
