@@ -1,6 +1,7 @@
 """Held-out perplexity during a run: always on the same sentences, by rank 0, and the best model kept."""
 
 import logging
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ class Result(NamedTuple):
 
 
 class HeldOut:
-    """The first `evaluate_tokens` tokens of the held-out part; nothing where the text has no such part."""
+    """About `evaluate_tokens` tokens of the held-out part; nothing where the text has no such part."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -32,7 +33,7 @@ class HeldOut:
             log.info("%s has no held-out part: perplexity is not measured on the way", run.config.data)
             self.sentences = []
             return
-        self.sentences = list(_first(corpus, run.config.evaluate_tokens))
+        self.sentences = list(spread(corpus, run.config.evaluate_tokens))
 
     def measure(self) -> Result | None:
         """The same result on every rank."""
@@ -61,9 +62,9 @@ class HeldOut:
         return progress._replace(best=result.average, best_step=progress.step, stale=0)
 
 
-def _first(corpus: Corpus, n_tokens: int) -> Iterator[list[str]]:
-    for sentence in corpus.sentences():
-        if n_tokens <= 0:
-            break
-        yield sentence
-        n_tokens -= len(sentence)
+def spread(corpus: Corpus, n_tokens: int) -> Iterator[list[str]]:
+    """Sentences of about `n_tokens` tokens in all, as far apart as can be: each source has its share."""
+    share = min(1.0, n_tokens / corpus.n_tokens)
+    for i in range(corpus.n_sentences):
+        if math.floor(i * share) > math.floor((i - 1) * share):
+            yield corpus.sentence(i)
