@@ -1,6 +1,7 @@
 """The command line, called in this process or in one of its own, and a tiny model for it."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,6 +26,13 @@ LINES = [
 COMMITTING = (
     "import torchelmo.cli.embed_lines as lines; lines.COMMIT_SECONDS = 0.0; from torchelmo.cli import main; main()"
 )
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _heed_ctrl_c() -> None:
+    """What a shell starts in the background ignores Ctrl-C, and so would the programs that these tests start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Outcome(NamedTuple):
