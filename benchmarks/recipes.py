@@ -8,43 +8,66 @@ on; what is finished is not run again, so that variants can be added.
 """
 
 import argparse
-import subprocess
 import sys
-import tomllib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.text import machine
+from torchelmo.config import build_config, load_config, override, read_toml
+from torchelmo.errors import TorchelmoError
+from torchelmo.tasks.table import slug
+from torchelmo.train.config import PretrainConfig
+from torchelmo.train.distributed import joined
+from torchelmo.train.loop import train
 from torchelmo.train.metrics import read_metrics
+from torchelmo.train.run import open_run
+from torchelmo.train.signals import Stop
 
 
-class Variant(NamedTuple):
+@dataclass(frozen=True)
+class Variant:
     name: str
-    set: list[str]
+    set: tuple[str, ...] = ()
 
-    @property
-    def folder(self) -> str:
-        return "".join(letter if letter.isalnum() else "-" for letter in self.name.lower())
+
+@dataclass(frozen=True)
+class Recipes:
+    base: Path  # beside the file
+    variants: tuple[Variant, ...]
+    set: tuple[str, ...] = ()
 
 
 def main() -> None:
     given = parse_arguments()
-    with given.config.open("rb") as stream:
-        content = tomllib.load(stream)
-    base, variants = given.config.parent / content["base"], [Variant(**each) for each in content["variants"]]
-    for variant in variants:
-        out = given.out / variant.folder
-        settings = [f"data={given.data}", f"out={out}", f"hours={given.minutes / 60}", *content["set"], *variant.set]
-        command = [sys.executable, "-m", "torchelmo", "pretrain", str(base), "--resume"]
-        subprocess.run([*command, *(part for setting in settings for part in ("--set", setting))], check=True)
+    try:
+        recipes = load_config(Recipes, given.config)
+        base = read_toml(given.config.parent / recipes.base)
+        outs = {variant.name: given.out / slug(variant.name) for variant in recipes.variants}
+        for variant in recipes.variants:
+            settings = [*recipes.set, *variant.set, f"data={given.data}", f"out={outs[variant.name]}"]
+            run_for(given.minutes, override(base, settings), f"{given.config}: {variant.name}")
+    except TorchelmoError as error:
+        raise SystemExit(str(error)) from error
     print(f"{machine()}; {given.minutes:g} minutes each\n")
     print("| variant | tokens/s | M tokens | held-out perplexity | forward | backward |\n|---|---|---|---|---|---|")
-    rows = [(variant, last_evaluation(given.out / variant.folder)) for variant in variants]
-    for variant, found in sorted(rows, key=lambda row: row[1]["heldout"]):
+    rows = [(name, last_evaluation(out)) for name, out in outs.items()]
+    for name, found in sorted(rows, key=lambda row: row[1]["heldout"]):
         print(
-            f"| {variant.name} | {found['tokens'] / found['seconds']:,.0f} | {found['tokens'] / 1e6:.2f} "
+            f"| {name} | {found['tokens'] / found['seconds']:,.0f} | {found['tokens'] / 1e6:.2f} "
             f"| {found['heldout']:.1f} | {found['heldout_forward']:.1f} | {found['heldout_backward']:.1f} |"
         )
+
+
+def run_for(minutes: float, settings: dict[str, Any], where: str) -> None:
+    """Train for so long, whatever the settings say about it, or what is left of that time."""
+    limited = {name: value for name, value in settings.items() if name not in ("steps", "epochs")}
+    config = build_config(PretrainConfig, limited | {"hours": minutes / 60}, where)
+    with joined(config.device) as world, Stop().on_signals() as stop:
+        for report in train(open_run(config, world, resume=True), stop):
+            print(f"{where}: {report.line()}", file=sys.stderr, flush=True)
+    if stop.asked:
+        raise SystemExit(f"{where}: stopped. The same call goes on.")
 
 
 def last_evaluation(out: Path) -> dict[str, Any]:

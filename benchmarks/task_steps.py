@@ -10,6 +10,7 @@ from torchelmo.tasks.batches import training_batches
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.start import Start, start
 from torchelmo.tasks.trained import all_sentences, example_length
+from torchelmo.tasks.weights import trained_parameters
 from torchelmo.train.optim import build_optimizer
 from torchelmo.train.signals import Stop
 
@@ -32,7 +33,7 @@ def take_steps(run: Start, epoch: int, n_steps: int) -> Steps:
     task, model = run.trained.task, run.trained.model
     lengths = [example_length(task, example) for example in run.examples]
     batches = training_batches(lengths, run.trained.config.batch_size, seed=1, epoch=epoch)[:n_steps]
-    optimizer = build_optimizer(run.trained.config.optim, [p for p in model.parameters() if p.requires_grad])
+    optimizer = build_optimizer(run.trained.config.optim, list(trained_parameters(model).values()))
     model.train()
     n_examples, n_tokens, before = 0, 0, time.perf_counter()
     for batch in batches:

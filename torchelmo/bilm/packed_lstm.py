@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torchelmo.bilm.lstm import FORGET_BIAS, ProjectedLSTM
 from torchelmo.bilm.parallel import in_parallel
-from torchelmo.bilm.products import Precision, choose_product
+from torchelmo.bilm.products import Precision, choose_product, has_half
 
 # The input product of this many values is taken at once: 16 MB, few enough for the cache, enough for full speed.
 _CHUNK_VALUES = 1 << 22
@@ -25,7 +25,7 @@ class SeparateLayer:
 
     def __init__(self, lstms: Sequence[ProjectedLSTM], precision: Precision) -> None:
         self.directions = [_Direction(lstm, precision) for lstm in lstms]
-        self.side_by_side = precision == "float32"
+        self.side_by_side = precision == "float32" or not has_half()
 
     def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor) -> Tensor:
         """(n_directions, n_tokens, input_dim), step after step -> (n_directions, n_tokens, projection_dim).

@@ -51,7 +51,7 @@ class Table:
     def __post_init__(self) -> None:
         for what, items in (("columns", self.columns), ("rows", self.rows)):
             names = [item.name for item in items]
-            if not items or len({_slug(name) for name in names} - {""}) < len(names):
+            if not items or len({slug(name) for name in names} - {""}) < len(names):
                 raise ConfigError(f"{what}: expected at least one, each with a name of its own; got {names}.")
 
 
@@ -151,10 +151,14 @@ def _summary(row: Row, column: Column, out: Path) -> Summary | None:
 
 
 def _folder(out: Path, row: Row, column: Column, seed: int) -> Path:
-    return out / "runs" / _slug(row.name) / _slug(column.name) / f"seed-{seed}"
+    return out / "runs" / slug(row.name) / slug(column.name) / f"seed-{seed}"
 
 
-def _slug(name: str) -> str:
+def slug(name: str) -> str:
+    """
+    >>> slug("Sentiment, SST-5")
+    'sentiment-sst-5'
+    """
     return re.sub(r"\W+", "-", name.lower()).strip("-")
 
 
