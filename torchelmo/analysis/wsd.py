@@ -1,19 +1,20 @@
 """Word senses by nearest neighbour (Table 5 of the paper), for each layer alone.
 
 A sense is the mean of the vectors of its words in the training data; a word of the test data gets the sense of its
-lemma and part of speech with the highest cosine, or WordNet's first where the training data has none of them.
+lemma and part of speech with the highest cosine, or WordNet's first where the training data has none of them. Or the
+words of the training data stand for themselves, and the nearest ones vote.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from torchelmo.analysis.sense_vectors import SenseMeans, SenseOccurrences, SenseVectors
 from torchelmo.analysis.senses import Senses
 from torchelmo.analysis.tagged import TaggedSentence, TaggedWord
-from torchelmo.analysis.vectors import Array, Count, choose_layers, unit, with_vectors
+from torchelmo.analysis.vectors import Count, choose_layers, with_vectors
 from torchelmo.elmo import Elmo, Vectors
 from torchelmo.tasks.counts import Counts
 
@@ -23,14 +24,9 @@ class Disambiguation(NamedTuple):
 
     first_sense: Counts  # WordNet's first sense
     most_frequent: Counts  # the most frequent sense in the training data
-    layers: dict[int, Counts]  # the nearest sense by each layer
+    layers: dict[int, Counts]  # what each layer answers
     n_seen: int  # words of the test data with a sense in the training data; the others get the first sense
     n_senses: int  # of those words, in the training data
-
-
-class SenseVectors(NamedTuple):
-    sums: dict[str, npt.NDArray[np.float64]]  # sense -> (n_chosen_layers, dim): its cosines are those of the mean
-    counts: Counter[str]  # sense -> how many vectors it is the sum of
 
 
 def disambiguate(
@@ -40,18 +36,21 @@ def disambiguate(
     senses: Senses,
     *,
     layers: Sequence[int | str] = ("all",),
+    neighbours: int | None = None,
     batch_tokens: int = 2048,
     progress: Count | None = None,
 ) -> Disambiguation:
     """Train on any number of sentences in one pass, then answer for every tagged word of `test`.
 
-    Memory holds a sum for each sense, never the vectors of the text. Only senses that `test` can ask for are summed,
-    and only the sentences that have one of them are run: no other sense is ever looked up, so the answers are the same.
+    Memory holds a sum for each sense, never the vectors of the text; with `neighbours`, which is how many words of the
+    training data vote, also a vector for each that may. Only senses that `test` can ask for are kept, and only the
+    sentences that have one of them are run: no other sense is ever looked up, so the answers are the same.
     Senses that `senses` does not have (those of another WordNet) are no candidates.
     """
     chosen, test = choose_layers(elmo, layers), list(test)
+    known: SenseVectors = SenseMeans() if neighbours is None else SenseOccurrences(neighbours)
     train = needed(train, test, senses)
-    known = sum_senses(elmo, train, _wanted(test, senses), chosen, batch_tokens=batch_tokens, progress=progress)
+    learn(known, elmo, train, _wanted(test, senses), chosen, batch_tokens=batch_tokens, progress=progress)
     # A row per answer: the first sense, the most frequent, then the layers.
     right, found = np.zeros(2 + len(chosen), dtype=np.int64), 0
     n_words = n_seen = 0
@@ -62,16 +61,16 @@ def disambiguate(
             if not inventory:
                 continue
             found += 1
-            candidates = [key for key in inventory if key in known.sums]
+            candidates = [key for key in inventory if key in known.counts]
             n_seen += bool(candidates)
             answers = [inventory[0]] * len(right)
             if candidates:
                 # max and argmax take the first of equals: the order of WordNet decides.
                 answers[1] = max(candidates, key=known.counts.__getitem__)
-                answers[2:] = nearest(_mean(vectors, word, chosen), candidates, known.sums)
+                answers[2:] = known.nearest(_mean(vectors, word, chosen), candidates)
             right += [answer in word.senses for answer in answers]
     counts = [Counts(n_words, found, int(n)) for n in right]
-    return Disambiguation(counts[0], counts[1], dict(zip(chosen, counts[2:])), n_seen, len(known.sums))
+    return Disambiguation(counts[0], counts[1], dict(zip(chosen, counts[2:])), n_seen, len(known.counts))
 
 
 def needed(train: Iterable[TaggedSentence], test: Iterable[TaggedSentence], senses: Senses) -> Iterator[TaggedSentence]:
@@ -80,7 +79,8 @@ def needed(train: Iterable[TaggedSentence], test: Iterable[TaggedSentence], sens
     return (sentence for sentence in train if any(wanted.intersection(word.senses) for word in sentence.words))
 
 
-def sum_senses(
+def learn(
+    known: SenseVectors,
     elmo: Elmo,
     train: Iterable[TaggedSentence],
     wanted: set[str],
@@ -88,25 +88,13 @@ def sum_senses(
     *,
     batch_tokens: int = 2048,
     progress: Count | None = None,
-) -> SenseVectors:
-    """The sum of the vectors of every wanted sense."""
-    known = SenseVectors({}, Counter())
+) -> None:
+    """Add the vectors of every wanted sense."""
     pairs = with_vectors(elmo, train, lambda sentence: sentence.tokens, batch_tokens=batch_tokens, progress=progress)
     for sentence, vectors in pairs:
         for word in sentence.words:
             for key in wanted.intersection(word.senses):
-                vector = _mean(vectors, word, layers)
-                if key not in known.sums:
-                    known.sums[key] = np.zeros_like(vector)
-                known.sums[key] += vector
-                known.counts[key] += 1
-    return known
-
-
-def nearest(vectors: Array, candidates: Sequence[str], sums: Mapping[str, Array]) -> list[str]:
-    """(n_layers, dim) -> for each layer, the candidate with the highest cosine."""
-    cosines = np.einsum("ld,sld->ls", unit(vectors), unit(np.stack([sums[key] for key in candidates])))
-    return [candidates[i] for i in cosines.argmax(axis=1)]
+                known.add(key, _mean(vectors, word, layers))
 
 
 def _wanted(test: Iterable[TaggedSentence], senses: Senses) -> set[str]:

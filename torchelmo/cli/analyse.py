@@ -39,14 +39,20 @@ def wsd(
     train_keys: Annotated[Path | None, typer.Option(help="The senses of the training data, where it is XML.")] = None,
     model: Model = None,
     layers: Layers = None,
+    n_neighbours: Annotated[
+        int | None,
+        typer.Option(
+            "--neighbours", min=1, help="So many nearest words of the training data vote; else the mean of each sense."
+        ),
+    ] = None,
     batch_tokens: BatchTokens = 2048,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
     """Find the senses of words by nearest neighbour, with each layer alone (Table 5 of the paper).
 
-    A sense is the mean of its vectors in the training data; where that has no sense of a lemma, WordNet's first
-    sense is the answer. F1 is that of the unified evaluation framework.
+    A sense is the mean of its vectors in the training data, or --neighbours has them vote one by one; where there
+    is no sense of a lemma, WordNet's first sense is the answer. F1 is that of the unified evaluation framework.
     """
     from torchelmo.analysis.sense_data import read_tagged
     from torchelmo.analysis.senses import read_senses
@@ -69,6 +75,7 @@ def wsd(
             tagged,
             inventory,
             layers=chosen,
+            neighbours=n_neighbours,
             batch_tokens=batch_tokens,
             progress=advance,
         )
