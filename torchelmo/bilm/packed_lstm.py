@@ -19,6 +19,9 @@ from torchelmo.bilm.products import Precision, choose_product, has_half
 # The input product of this many values is taken at once: 16 MB, few enough for the cache, enough for full speed.
 _CHUNK_VALUES = 1 << 22
 
+# Tensors, because PyTorch makes one of a number in every call, which for a single sentence takes longer than the sum.
+_HALF, _TWO = torch.tensor(0.5), torch.tensor(2.0)
+
 
 class SeparateLayer:
     """One layer of every direction, each with products of its own."""
@@ -111,9 +114,9 @@ class _Direction:
     def _step(self, of_input: Tensor, hidden: Tensor, twice: Tensor) -> Tensor:
         gates = self.state(hidden, of_input)
         parts = gates.chunk(4, dim=1)
-        parts[1].mul_(2)
+        parts[1].mul_(_TWO)
         gates.sigmoid_()
-        projected = self.projection(_half_output(parts, twice, self.cell_clip)).mul_(2)
+        projected = self.projection(_half_output(parts, twice, self.cell_clip)).mul_(_TWO)
         if self.projection_clip is not None:
             projected.clamp_(-self.projection_clip, self.projection_clip)
         return projected
@@ -132,7 +135,7 @@ def _half_output(gates: Sequence[Tensor], twice: Tensor, clip: float | None) -> 
     twice.mul_(f).addcmul_(i, j, value=4).sub_(i, alpha=2)
     if clip is not None:
         twice.clamp_(-2 * clip, 2 * clip)
-    return torch.sigmoid(twice).sub_(0.5).mul_(o)
+    return torch.sigmoid(twice).sub_(_HALF).mul_(o)
 
 
 def _chunks(sizes: list[int], values_per_row: int) -> Iterator[tuple[slice, list[int]]]:

@@ -1,0 +1,75 @@
+"""The measured parts of a model card: perplexity by text and direction, and the learning curve of the run.
+
+    python -m benchmarks.model_card english-small heldout_wiki.txt.xz heldout_books.txt.xz --run runs/english-small
+
+Perplexities are exact, over whole texts, each sentence from zero. The curve is what the run measured on its way, on a
+part of its held-out text; its plot is RUN/curve.png.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torchelmo import load
+from torchelmo.errors import TorchelmoError
+from torchelmo.progress import progress
+from torchelmo.tasks.task import Source
+from torchelmo.tasks.text_input import read_sentences
+from torchelmo.train.evaluate import Perplexity, combine, perplexity
+from torchelmo.train.metrics import draw_curve, read_metrics
+
+
+def main() -> None:
+    given = parse_arguments()
+    try:
+        print_perplexities(given.model, given.texts)
+    except TorchelmoError as error:
+        raise SystemExit(str(error)) from error
+    if given.run is not None:
+        print_curve(given.run, given.rows)
+
+
+def print_perplexities(model: str, texts: Sequence[str]) -> None:
+    bilm = load(model)
+    found: dict[str, Perplexity] = {}
+    for text in texts:
+        with progress(f"perplexity of {text}", unit="tokens") as advance:
+            found[Path(text).name] = perplexity(bilm, read_sentences(Source(text)), progress=advance)
+    print("| text | tokens | OOV | forward | backward | average |\n|---|---|---|---|---|---|")
+    for name, one in (found | {"**all**": combine(list(found.values()))}).items():
+        ways = " | ".join(
+            "–" if value is None else f"{value:.2f}" for value in (one.forward, one.backward, one.average)
+        )
+        print(f"| {name} | {one.n_tokens:,} | {one.oov_rate:.1%} | {ways} |")
+    print()
+
+
+def print_curve(run: Path, n_rows: int) -> None:
+    records = [record for record in read_metrics(run / "metrics.jsonl") if "heldout" in record]
+    if not records:
+        raise SystemExit(f"{run}: expected a run with evaluations in metrics.jsonl, found none.")
+    print("| hours | M tokens | learning rate | held-out perplexity |\n|---|---|---|---|")
+    for record in evenly(records, n_rows):
+        hours, tokens = record["seconds"] / 3600, record["tokens"] / 1e6
+        print(f"| {hours:.2f} | {tokens:.1f} | {record['lr']:.2g} | {record['heldout']:.1f} |")
+    print(f"\n{draw_curve(run)}")
+
+
+def evenly(records: list[dict[str, Any]], n: int) -> list[dict[str, Any]]:
+    """At most `n` of them, the last one always."""
+    step = max(1, -(-len(records) // n))
+    return records[(len(records) - 1) % step :: step]
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.model_card", description=__doc__)
+    parser.add_argument("model", help="a model folder with a softmax, or a name")
+    parser.add_argument("texts", nargs="+", metavar="TEXT", help="raw held-out text; also .gz, .bz2, .xz")
+    parser.add_argument("--run", type=Path, help="the folder of the run: its metrics.jsonl is the learning curve")
+    parser.add_argument("--rows", type=int, default=12, help="of the learning curve, at most (default: 12)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
