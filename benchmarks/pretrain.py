@@ -27,12 +27,12 @@ from torchelmo.bilm.model import BiLMState
 from torchelmo.bilm.softmax import Softmax
 from torchelmo.bilm.training import run_training
 from torchelmo.bilm.training_cnn import encode_types
+from torchelmo.memory import keep_freed_memory
 from torchelmo.text.characters import CharacterEncoder
 from torchelmo.text.vocabulary import BEGIN, END, UNKNOWN
 from torchelmo.train.config import OptimConfig
 from torchelmo.train.corpus import Corpus
 from torchelmo.train.losses import Negatives, Sampler, sampled_loss
-from torchelmo.train.memory import keep_freed_memory
 from torchelmo.train.optim import build_optimizer, clip_gradients
 
 FEW_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256))

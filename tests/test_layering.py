@@ -13,7 +13,7 @@ import torchelmo
 PACKAGE = Path(torchelmo.__file__).parent
 
 # For each part of the package, the parts that it may import beside itself.
-FOUNDATION = ["errors", "config", "files", "progress", "text"]
+FOUNDATION = ["errors", "config", "files", "progress", "memory", "text"]
 CORE = [*FOUNDATION, "bilm", "mix", "embedding", "elmo"]
 WHOLE = "torchelmo"  # the package by its public names, which are those of the core
 AFTER = [*CORE, WHOLE]
@@ -22,6 +22,7 @@ ALLOWED: dict[str, list[str]] = {
     "config": ["errors"],
     "files": ["errors", "config"],
     "progress": ["errors"],
+    "memory": [],
     "text": ["errors", "config", "files", "progress"],
     "bilm": FOUNDATION,
     "mix": [*FOUNDATION, "bilm"],

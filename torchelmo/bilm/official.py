@@ -15,6 +15,7 @@ from torchelmo.bilm.tensors import fill, own_tensors
 from torchelmo.config import build_config, convert
 from torchelmo.errors import ConfigError, OutputError, WeightsError
 from torchelmo.files import create_hdf5, read_json, write_json, writing
+from torchelmo.memory import give_back_freed_memory
 from torchelmo.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ def load_official(options: str | Path, weights: str | Path, vocabulary: str | Pa
             theirs = read_dataset(file, dataset.name, Path(weights))
             tensors.update(zip(dataset.parameters, dataset.unpack(theirs)))
     fill(bilm, tensors)
+    give_back_freed_memory()
     bilm.origin = f"official files {Path(options).name} + {Path(weights).name}"
     bilm.official_options = raw
     return bilm

@@ -8,6 +8,8 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from torchelmo.memory import give_back_freed_memory
+
 Precision = Literal["float32", "float16"]
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,7 @@ class PackedProduct:
 
     def __init__(self, weight: Tensor) -> None:
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.T.contiguous(), None)
+        give_back_freed_memory()  # of the transposed copy
 
     def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
         linear = torch.ops.mkldnn._linear_pointwise
@@ -70,6 +73,7 @@ class HalfProduct:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the operator announces that quantisation will move elsewhere
             self.packed = torch.ops.quantized.linear_prepack_fp16(weight.T.contiguous(), None)
+        give_back_freed_memory()
 
     def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
         product: Tensor = torch.ops.quantized.linear_dynamic_fp16(x, self.packed)

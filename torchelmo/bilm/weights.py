@@ -15,6 +15,7 @@ from torchelmo.bilm.tensors import check_finite, fill, own_tensors
 from torchelmo.config import build_config, config_to_dict
 from torchelmo.errors import ConfigError, MissingFileError, OutputError, WeightsError
 from torchelmo.files import read_json, require_file, writing
+from torchelmo.memory import give_back_freed_memory
 from torchelmo.text.vocabulary import Vocabulary
 
 FORMAT = 1
@@ -51,6 +52,7 @@ def load_folder(folder: str | Path) -> BiLM:
         bilm = BiLM(config, vocabulary)
     tensors = _read_safetensors(folder / "model.safetensors", bilm)
     fill(bilm, tensors)
+    give_back_freed_memory()
     bilm.origin = str(card.get("origin") or folder)
     bilm.official_options = card.get("official_options")
     return bilm

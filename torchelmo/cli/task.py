@@ -43,10 +43,10 @@ def train(
     sentence; its layers are kept, so an epoch costs the task model only.
     """
     from torchelmo.config import build_config, override, read_toml
+    from torchelmo.memory import keep_freed_memory
     from torchelmo.tasks.config import TaskConfig
     from torchelmo.tasks.registry import find_task
     from torchelmo.tasks.runner import train_seeds
-    from torchelmo.train.memory import keep_freed_memory
     from torchelmo.train.signals import Stop
 
     given: dict[str, Any] = read_toml(config) if config else copy.deepcopy(dict(find_task(name).defaults))

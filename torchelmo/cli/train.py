@@ -35,11 +35,11 @@ def pretrain(
     --nproc-per-node N -m torchelmo pretrain CONFIG.toml.
     """
     from torchelmo.config import load_config
+    from torchelmo.memory import keep_freed_memory
     from torchelmo.progress import progress
     from torchelmo.train.config import PretrainConfig
     from torchelmo.train.distributed import joined
     from torchelmo.train.loop import train
-    from torchelmo.train.memory import keep_freed_memory
     from torchelmo.train.plan import make_plan
     from torchelmo.train.run import open_run
     from torchelmo.train.signals import Stop
@@ -101,8 +101,8 @@ def fine_tune(
     Its vocabulary stays. A model without a softmax, such as the official ones, is given one first, with the rest
     frozen. It ends when held-out perplexity no longer falls, and the best model is kept.
     """
+    from torchelmo.memory import keep_freed_memory
     from torchelmo.train.finetune import fine_tune as run
-    from torchelmo.train.memory import keep_freed_memory
     from torchelmo.train.signals import Stop
 
     keep_freed_memory()
