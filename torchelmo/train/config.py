@@ -19,6 +19,8 @@ MAY_CHANGE = frozenset(
     "data out steps epochs hours checkpoint_every keep log_every evaluate_every patience curve tensorboard "
     "threads device".split()
 )
+# And the course of the learning rate: a run that no longer gets better goes on with a lower one.
+OPTIM_MAY_CHANGE = frozenset("lr warmup decay hold final".split())
 
 
 @dataclass(frozen=True)
@@ -192,4 +194,4 @@ def _flat(config: PretrainConfig) -> dict[str, Any]:
     for table, values in (("model", config_to_dict(config.model_config(_MANY))), ("optim", flat["optim"])):
         del flat[table]
         flat |= {f"{table}.{name}": value for name, value in values.items()}
-    return flat
+    return {name: value for name, value in flat.items() if name.removeprefix("optim.") not in OPTIM_MAY_CHANGE}
