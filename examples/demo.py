@@ -1,4 +1,4 @@
-"""What a biLM does with one word in different sentences, how fast it is, and that nothing depends on chance.
+"""What a biLM does with a word in different sentences, how fast it is, and that nothing depends on chance.
 
 python examples/demo.py
 """
@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 from string import ascii_lowercase
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,79 +18,82 @@ from rich.console import Console
 from rich.table import Table
 
 import torchelmo
-from torchelmo import BiLM, BiLMConfig, Elmo
-from torchelmo.errors import MissingFileError
+from torchelmo import BiLM, Elmo
+from torchelmo.analysis import compare
 
-WORD = "bow"
-SENTENCES = {
-    "stage": "After the last song the singer took a bow and left the stage .".split(),
-    "archery": "The archer took her bow and an arrow and aimed at the tree .".split(),
-    "stage again": "The actors took a bow while the whole house stood and cheered .".split(),
-}
+
+class Senses(NamedTuple):
+    """A word in a sentence, in another one with the same sense, and in one with another sense."""
+
+    word: str
+    here: str
+    same: str
+    other: str
+
+
+WORDS = [
+    Senses("bow", "I took a bow.", "The singer smiled and took a bow.", "He was wielding a bow and arrow."),
+    Senses("play", "The children play in the garden.", "The boys play football.", "The play was written in 1603."),
+    Senses("bank", "We sat on the bank of the river.", "It lay by the bank of the lake.", "She runs a bank."),
+    Senses("rose", "The sun rose over the hills.", "The prices rose again that year.", "He gave her a red rose."),
+    Senses("match", "They won the match in the end.", "The team lost its last match.", "He lit a match."),
+    Senses("kind", "She was kind to the children.", "He was a kind old man.", "What kind of bird is that?"),
+]
+SENTENCES = [sentence for senses in WORDS for sentence in senses[1:]]
 console = Console(highlight=False)
 
 
 def main() -> None:
-    bilm, trained = get_model()
+    bilm = torchelmo.load()  # the model inside the package
     elmo = Elmo(bilm)
-    show_model(bilm, trained)
-    vectors = dict(zip(SENTENCES, elmo.embed(SENTENCES.values(), layers="all")))
-    show_shapes(vectors)
-    show_word_in_context(vectors, trained)
+    show_model(bilm)
+    vectors = elmo.embed(SENTENCES, layers="all")
+    show_shape(vectors[0])
+    show_words_in_context(elmo)
     show_speed(elmo)
     show_checks(elmo, vectors)
 
 
-def get_model() -> tuple[BiLM, bool]:
-    """The model inside the package; without one, the paper's small shape with fixed random weights."""
-    try:
-        return torchelmo.load(), True
-    except MissingFileError:
-        torch.manual_seed(0)
-        return BiLM(BiLMConfig(n_highway=1, projection_dim=128, cell_dim=1024)), False
-
-
-def show_model(bilm: BiLM, trained: bool) -> None:
+def show_model(bilm: BiLM) -> None:
     config = bilm.config
     n_parameters = sum(parameter.numel() for parameter in bilm.parameters())
     console.rule("[bold]torchelmo: text → characters → token vectors → biLM layers → mix")
     console.print(
-        f"A biLM of {n_parameters / 1e6:.1f} M parameters: {config.n_layers} layers of {config.cell_dim} "
-        f"cells, projected to {config.projection_dim}, in {len(config.directions)} directions."
+        f"The English biLM of the package: {n_parameters / 1e6:.1f} M parameters, {config.n_layers} layers "
+        f"of {config.cell_dim} cells, projected to {config.projection_dim}, in {len(config.directions)} directions."
     )
-    if trained:
-        console.print(f"Its weights come with the package ({bilm.origin}).\n")
-    else:
-        console.print(
-            "[yellow]Its weights are random[/yellow] (seed 0): this shows how vectors behave, "
-            "not what a trained model knows.\n"
-        )
 
 
-def show_shapes(vectors: dict[str, npt.NDArray[np.float32]]) -> None:
-    table = Table(title="Every token gets one vector per layer", title_justify="left")
-    table.add_column("sentence")
-    table.add_column("(layers, tokens, dim)", justify="right", no_wrap=True)
-    for name, tokens in SENTENCES.items():
-        text = " ".join(f"[bold cyan]{token}[/]" if token == WORD else token for token in tokens)
-        table.add_row(text, str(vectors[name].shape))
-    console.print(table, "")
+def show_shape(vectors: npt.NDArray[np.float32]) -> None:
+    n_layers, n_tokens, dim = vectors.shape
+    console.print(
+        f"“{SENTENCES[0]}” becomes {n_layers} layers × {n_tokens} tokens × {dim} numbers: "
+        "the token layer, which sees a word alone, and two that see its sentence.\n"
+    )
 
 
-def show_word_in_context(vectors: dict[str, npt.NDArray[np.float32]], trained: bool) -> None:
-    """The token layer sees only the spelling; the layers above see the sentence."""
-    stage, archery, again = (vectors[name][:, SENTENCES[name].index(WORD)] for name in SENTENCES)
-    table = Table(title=f"How alike is “{WORD}” to itself? (cosine)", title_justify="left")
-    table.add_column("layer")
-    table.add_column("stage · archery", justify="right")
-    table.add_column("stage · stage again", justify="right")
-    for j in range(len(stage)):
-        name = "h₀  token layer: spelling only" if j == 0 else f"h{'₀₁₂₃₄₅₆₇₈₉'[j]}  biLM layer {j}: in context"
-        table.add_row(name, f"{cosine(stage[j], archery[j]):.3f}", f"{cosine(stage[j], again[j]):.3f}")
+def show_words_in_context(elmo: Elmo) -> None:
+    """The token layer is a static vector: it knows the spelling only. The layers above see the sentence."""
+    title = "How near does a word of one sentence stand to itself in others? (cosine)"
+    table = Table(title=title, title_justify="left")
+    table.add_column("word", style="bold cyan")
+    table.add_column("in a sentence")
+    for name in ("static", "layer 1", "layer 2"):
+        table.add_column(name, justify="right", no_wrap=True)
+    n_nearer = np.zeros(elmo.bilm.config.n_layers + 1, dtype=np.int64)
+    for senses in WORDS:
+        cosines = compare(elmo, senses.word, senses[1:])
+        same, other = cosines[:, 0, 1], cosines[:, 0, 2]
+        n_nearer += same > other + 1e-6
+        table.add_row(senses.word, senses.here)
+        table.add_row("", f"[green]{senses.same}[/]", *(f"{cosine:.2f}" for cosine in same))
+        table.add_row("", f"[magenta]{senses.other}[/]", *(f"{cosine:.2f}" for cosine in other), end_section=True)
     console.print(table)
-    if not trained:
-        console.print("The sentence changes the vector; to tell senses apart a model must be trained.")
-    console.print()
+    told = ", ".join(f"layer {layer} {n_nearer[layer]}" for layer in range(1, len(n_nearer)))
+    console.print(
+        f"[green]The same sense[/] is nearer than [magenta]another sense[/] for how many of the {len(WORDS)} words? "
+        f"Static vector {n_nearer[0]}, {told}.\n"
+    )
 
 
 def show_speed(elmo: Elmo, n_sentences: int = 100) -> None:
@@ -107,13 +111,13 @@ def show_speed(elmo: Elmo, n_sentences: int = 100) -> None:
     )
 
 
-def show_checks(elmo: Elmo, vectors: dict[str, npt.NDArray[np.float32]]) -> None:
+def show_checks(elmo: Elmo, vectors: list[npt.NDArray[np.float32]]) -> None:
     table = Table(title="Nothing depends on chance", title_justify="left")
     table.add_column("the same sentences …")
     table.add_column("largest difference", justify="right")
     for name, difference in (
-        ("once more, after all the above", distance(vectors, elmo.embed(SENTENCES.values()))),
-        ("each in a batch of its own", distance(vectors, elmo.embed(SENTENCES.values(), batch_tokens=1))),
+        ("once more, after all the above", distance(vectors, elmo.embed(SENTENCES))),
+        ("each in a batch of its own", distance(vectors, elmo.embed(SENTENCES, batch_tokens=1))),
         ("through official files and back", distance(vectors, through_official_files(elmo))),
     ):
         table.add_row(name, "0" if difference == 0 else f"{difference:.0e}")
@@ -127,15 +131,11 @@ def through_official_files(elmo: Elmo) -> list[npt.NDArray[np.float32]]:
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder, "options.json"), Path(folder, "weights.hdf5")
         torchelmo.save_official(elmo.bilm, *files)
-        return Elmo(torchelmo.load_official(*files)).embed(SENTENCES.values())
+        return Elmo(torchelmo.load_official(*files)).embed(SENTENCES)
 
 
-def cosine(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float:
-    return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
-
-
-def distance(vectors: dict[str, npt.NDArray[np.float32]], others: list[npt.NDArray[np.float32]]) -> float:
-    return max(float(np.abs(a - b).max()) for a, b in zip(vectors.values(), others))
+def distance(vectors: list[npt.NDArray[np.float32]], others: list[npt.NDArray[np.float32]]) -> float:
+    return max(float(np.abs(a - b).max()) for a, b in zip(vectors, others))
 
 
 if __name__ == "__main__":

@@ -8,21 +8,38 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parent.parent
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
 
-EMBED = """
-import torch, torchelmo
-from torchelmo import BiLM, BiLMConfig, Elmo
+# No network: an attempt to reach one ends the program.
+OFFLINE = """
+import sys
 
-torch.manual_seed(0)
-config = BiLMConfig(filters=((1, 4), (2, 8)), n_highway=1, projection_dim=8, cell_dim=16)
-(vectors,) = Elmo(BiLM(config)).embed([["I", "took", "a", "bow"]], layers="all")
+def watch(event, arguments):
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"):
+        raise SystemExit(f"tried to reach the network: {event} {arguments}")
+
+sys.addaudithook(watch)
+"""
+
+EMBED = """
+import torchelmo
+from torchelmo import Elmo
+
+vectors, of_text = Elmo(torchelmo.load()).embed([["I", "took", "a", "bow"], "He took a bow."], layers="all")
 print(torchelmo.__file__)
 print(torchelmo.__version__)
-print(vectors.shape)
+print(vectors.shape, of_text.shape)
+"""
+
+COMMAND = """
+from torchelmo.cli import main
+
+sys.argv = ["torchelmo", "embed", "text.txt", "--out", "vectors.npz", "--pool", "mean"]
+main()
 """
 
 
@@ -69,10 +86,17 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 
 def test_the_wheel_embeds_a_sentence(installed):
-    file, version, shape = installed.run("python", "-c", EMBED).splitlines()
+    file, version, shape = installed.run("python", "-c", OFFLINE + EMBED).splitlines()
     assert Path(file).is_relative_to(installed.environment)
     assert version == "0.1.0"
-    assert shape == "(3, 4, 16)"
+    assert shape == "(3, 4, 256) (3, 5, 256)"
+
+
+def test_the_command_embeds_a_text_without_a_network(installed):
+    (installed.elsewhere / "text.txt").write_text("I took a bow .\nShe bent her bow .\n", encoding="utf-8")
+    installed.run("python", "-c", OFFLINE + COMMAND)
+    with np.load(installed.elsewhere / "vectors.npz") as vectors:
+        assert {name: vectors[name].shape for name in vectors.files} == {"0": (3, 256), "1": (3, 256)}
 
 
 def test_the_command_is_installed(installed):
@@ -86,4 +110,4 @@ def test_the_wheel_has_every_file_of_the_package_and_nothing_else(installed):
     package = ROOT / "torchelmo"
     files = {path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     assert inside == {path.relative_to(ROOT).as_posix() for path in files}
-    assert "torchelmo/py.typed" in inside
+    assert {"torchelmo/py.typed", "torchelmo/pretrained/english-small/model.safetensors"} <= inside

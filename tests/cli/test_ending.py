@@ -57,7 +57,7 @@ def test_every_option_has_help():
         (("embed", "TEXT", "--out", "folder.h5"), "--out folder.h5: expected the name of a file, found a dir"),
         (("embed", "TEXT", "--out", "old.h5"), "--out old.h5: exists. Choose another name, or replace it with"),
         (("embed", "old.h5", "--out", "old.h5", "--overwrite"), "--out old.h5: is the input itself."),
-        (("info",), "Missing argument 'MODEL'. See torchelmo info --help."),
+        (("perplexity",), "Missing argument 'MODEL'. See torchelmo perplexity --help."),
         (("info", "nowhere"), "nowhere: expected a model folder, or the name of a model inside the package"),
         (("info", "old.h5"), "old.h5: expected a model folder, found a file."),
         (("info", "folder.h5"), "found neither"),

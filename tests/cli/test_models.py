@@ -14,6 +14,7 @@ from official_files import WORDS, random_official
 import torchelmo
 from torchelmo import BiLM
 from torchelmo.bilm.tensors import own_tensors
+from torchelmo.bilm.weights import PRETRAINED
 
 
 @pytest.fixture
@@ -62,6 +63,18 @@ def test_info_as_json(call, official, words, tiny_bilm):
     assert about["vocabulary"] is None
     about = json.loads(call("info", words, "--json").out)
     assert about["vocabulary"] == about["config"]["n_words"] == len(WORDS)
+
+
+def test_info_without_a_model_is_about_our_own(call):
+    about = json.loads(call("info", "--json").out)
+    assert about["model"] == "english-small"
+    assert os.path.samefile(about["card"], PRETRAINED / "english-small" / "README.md")
+    assert f"card: {about['card']}" in call("info").out
+
+
+def test_a_model_without_a_card(call, official):
+    assert json.loads(call("info", official, "--json").out)["card"] is None
+    assert "card" not in call("info", official).out
 
 
 def test_info_on_a_word_model(call, words):

@@ -28,12 +28,17 @@ _LARGEST_DIFFERENCE = 1e-5  # of float32 files; they should be equal
 
 
 def info(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Model folder, folder with official files, or name.")],
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="Model folder, folder with official files, or name; else our own."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
-    """Show what a model is: shape, parameters, vocabulary, origin."""
+    """Show what a model is: shape, parameters, vocabulary, origin, and where its card is."""
     from torchelmo import load
+    from torchelmo.bilm.weights import DEFAULT_MODEL
 
+    model = model or DEFAULT_MODEL
     about = describe(load(model), model)
     if as_json:
         echo(json.dumps(about, indent=2, ensure_ascii=False))
@@ -91,6 +96,7 @@ def describe(bilm: "BiLM", model: str) -> dict[str, Any]:
         part = name.partition(".")[0]
         parts["lstm" if part.endswith("_lstms") else part] += parameter.numel()
     folder = find_folder(model)
+    card = folder / "README.md"
     return {
         "model": model,
         "origin": bilm.origin,
@@ -99,6 +105,7 @@ def describe(bilm: "BiLM", model: str) -> dict[str, Any]:
         "dim": bilm.config.dim,
         "parameters": parts | {"total": sum(parts.values())},
         "vocabulary": None if bilm.vocabulary is None else len(bilm.vocabulary),
+        "card": str(card) if card.exists() else None,
     }
 
 
@@ -176,6 +183,8 @@ def _rows(about: dict[str, Any]) -> dict[str, str]:
     rows |= {f"parameters, {name}": f"{count:,}" for name, count in parameters.items() if count}
     rows["vocabulary"] = "none" if about["vocabulary"] is None else f"{about['vocabulary']:,} words"
     rows["on disk"] = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in about["files"].items())
+    if about["card"]:
+        rows["card"] = about["card"]
     return rows
 
 
