@@ -69,7 +69,10 @@ def ways(weights: Weights) -> dict[str, Way]:
     kinds: dict[str, Callable[[Tensor], Product]] = {"plain": PlainProduct, "oneDNN packed": PackedProduct}
     if has_half():
         kinds["FBGEMM float16"] = HalfProduct
-    found: dict[str, Way] = {"directions batched": partial(batched, list(zip(*weights)))}
+    stacked = [
+        (torch.stack([pair[0] for pair in layer]), torch.stack([pair[1] for pair in layer])) for layer in zip(*weights)
+    ]
+    found: dict[str, Way] = {"directions batched": partial(batched, stacked)}
     for name, kind in kinds.items():
         directions = [_Direction(layers, kind) for layers in weights]
         found[f"{name}, in turn"] = partial(in_turn, directions)
@@ -77,9 +80,8 @@ def ways(weights: Weights) -> dict[str, Way]:
     return found
 
 
-def batched(layers: Sequence[Sequence[tuple[Tensor, Tensor]]], rows: int) -> None:
-    for directions in layers:
-        state, projection = _stacked(tuple(directions))
+def batched(layers: Sequence[tuple[Tensor, Tensor]], rows: int) -> None:
+    for state, projection in layers:
         n, dim, width = state.shape
         for _ in range(_N_STEPS):
             torch.baddbmm(_values(n, rows, width), _values(n, rows, dim), state)
@@ -122,12 +124,6 @@ def medians(works: Sequence[Callable[[], None]], n_rounds: int = 7) -> list[floa
 @cache
 def _values(*shape: int) -> Tensor:
     return torch.randn(shape)
-
-
-@cache
-def _stacked(directions: tuple[tuple[Tensor, Tensor], ...]) -> tuple[Tensor, Tensor]:
-    state, projection = (torch.stack(part) for part in zip(*directions))
-    return state, projection
 
 
 def parse_arguments() -> argparse.Namespace:

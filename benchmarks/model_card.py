@@ -17,17 +17,19 @@ from torchelmo.progress import progress
 from torchelmo.tasks.task import Source
 from torchelmo.tasks.text_input import read_sentences
 from torchelmo.train.evaluate import Perplexity, combine, perplexity
-from torchelmo.train.metrics import draw_curve, read_metrics
+from torchelmo.train.metrics import draw_curve, read_evaluations
 
 
 def main() -> None:
     given = parse_arguments()
+    if given.run is not None and not read_evaluations(given.run):  # now, not after minutes of measuring
+        raise SystemExit(f"{given.run}: expected a run with evaluations in metrics.jsonl, found none.")
     try:
         print_perplexities(given.model, given.texts)
+        if given.run is not None:
+            print_curve(given.run, given.rows)
     except TorchelmoError as error:
         raise SystemExit(str(error)) from error
-    if given.run is not None:
-        print_curve(given.run, given.rows)
 
 
 def print_perplexities(model: str, texts: Sequence[str]) -> None:
@@ -46,11 +48,8 @@ def print_perplexities(model: str, texts: Sequence[str]) -> None:
 
 
 def print_curve(run: Path, n_rows: int) -> None:
-    records = [record for record in read_metrics(run / "metrics.jsonl") if "heldout" in record]
-    if not records:
-        raise SystemExit(f"{run}: expected a run with evaluations in metrics.jsonl, found none.")
     print("| hours | M tokens | learning rate | held-out perplexity |\n|---|---|---|---|")
-    for record in evenly(records, n_rows):
+    for record in evenly(read_evaluations(run), n_rows):
         hours, tokens = record["seconds"] / 3600, record["tokens"] / 1e6
         print(f"| {hours:.2f} | {tokens:.1f} | {record['lr']:.2g} | {record['heldout']:.1f} |")
     print(f"\n{draw_curve(run)}")
@@ -68,7 +67,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="raw held-out text; also .gz, .bz2, .xz")
     parser.add_argument("--run", type=Path, help="the folder of the run: its metrics.jsonl is the learning curve")
     parser.add_argument("--rows", type=int, default=12, help="of the learning curve, at most (default: 12)")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.rows < 1:
+        parser.error(f"argument --rows: expected at least 1, got {given.rows}")
+    return given
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from torchelmo.tasks.table import slug
 from torchelmo.train.config import PretrainConfig
 from torchelmo.train.distributed import joined
 from torchelmo.train.loop import train
-from torchelmo.train.metrics import read_metrics
+from torchelmo.train.metrics import read_evaluations
 from torchelmo.train.run import open_run
 from torchelmo.train.signals import Stop
 
@@ -51,7 +51,7 @@ def main() -> None:
         raise SystemExit(str(error)) from error
     print(f"{machine()}; {given.minutes:g} minutes each\n")
     print("| variant | tokens/s | M tokens | held-out perplexity | forward | backward |\n|---|---|---|---|---|---|")
-    rows = [(name, last_evaluation(out)) for name, out in outs.items()]
+    rows = [(name, read_evaluations(out)[-1]) for name, out in outs.items()]
     for name, found in sorted(rows, key=lambda row: row[1]["heldout"]):
         print(
             f"| {name} | {found['tokens'] / found['seconds']:,.0f} | {found['tokens'] / 1e6:.2f} "
@@ -68,10 +68,6 @@ def run_for(minutes: float, settings: dict[str, Any], where: str) -> None:
             print(f"{where}: {report.line()}", file=sys.stderr, flush=True)
     if stop.asked:
         raise SystemExit(f"{where}: stopped. The same call goes on.")
-
-
-def last_evaluation(out: Path) -> dict[str, Any]:
-    return [record for record in read_metrics(out / "metrics.jsonl") if record.get("heldout")][-1]
 
 
 def parse_arguments() -> argparse.Namespace:

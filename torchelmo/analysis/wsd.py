@@ -42,8 +42,8 @@ def disambiguate(
 ) -> Disambiguation:
     """Train on any number of sentences in one pass, then answer for every tagged word of `test`.
 
-    Memory holds a sum for each sense, never the vectors of the text; with `neighbours`, which is how many words of the
-    training data vote, also a vector for each that may. Only senses that `test` can ask for are kept, and only the
+    Memory holds a sum for each sense, never the vectors of the text; or, with `neighbours`, which is how many words of
+    the training data vote, a vector for each that may. Only senses that `test` can ask for are kept, and only the
     sentences that have one of them are run: no other sense is ever looked up, so the answers are the same.
     Senses that `senses` does not have (those of another WordNet) are no candidates.
     """

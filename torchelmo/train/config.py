@@ -14,13 +14,11 @@ OptimName: TypeAlias = Literal["adagrad", "adam", "adamw", "adadelta", "sgd"]
 DEFAULT_RATES = {"adagrad": 0.2, "adam": 0.004, "adamw": 0.004, "adadelta": 1.0, "sgd": 0.1}
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
-# These change what is shown and kept, or how far a run goes, never a step that was already taken.
+# These change what is shown and kept, or how far and how fast a run goes on, never a step that was already taken.
 MAY_CHANGE = frozenset(
     "data out steps epochs hours checkpoint_every keep log_every evaluate_every patience curve tensorboard "
-    "threads device".split()
+    "threads device optim.lr optim.warmup optim.decay optim.hold optim.final".split()
 )
-# And the course of the learning rate: a run that no longer gets better goes on with a lower one.
-OPTIM_MAY_CHANGE = frozenset("lr warmup decay hold final".split())
 
 
 @dataclass(frozen=True)
@@ -190,8 +188,8 @@ def first_difference(before: PretrainConfig, now: PretrainConfig) -> str | None:
 def _flat(config: PretrainConfig) -> dict[str, Any]:
     """Every setting that matters to resuming, by its name on the command line; [model] with its defaults."""
     plain = config_to_dict(config)
-    flat = {item.name: plain[item.name] for item in fields(config) if item.name not in MAY_CHANGE}
+    flat = {item.name: plain[item.name] for item in fields(config)}
     for table, values in (("model", config_to_dict(config.model_config(_MANY))), ("optim", flat["optim"])):
         del flat[table]
         flat |= {f"{table}.{name}": value for name, value in values.items()}
-    return {name: value for name, value in flat.items() if name.removeprefix("optim.") not in OPTIM_MAY_CHANGE}
+    return {name: value for name, value in flat.items() if name not in MAY_CHANGE}

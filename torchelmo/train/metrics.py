@@ -88,6 +88,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return records
 
 
+def read_evaluations(out: Path) -> list[dict[str, Any]]:
+    """The records of a run that have a held-out perplexity."""
+    return [record for record in read_metrics(out / "metrics.jsonl") if "heldout" in record]
+
+
 def draw_curve(out: Path) -> Path | None:
     """out/curve.png from out/metrics.jsonl; None where matplotlib is missing or nothing was measured."""
     try:
