@@ -2,6 +2,8 @@
 
 import importlib.metadata
 import inspect
+import subprocess
+import sys
 
 import pytest
 from torch import nn
@@ -21,6 +23,20 @@ def test_all_names_exist_and_have_no_doubles():
     assert len(set(torchelmo.__all__)) == len(torchelmo.__all__)
     for name in torchelmo.__all__:
         assert hasattr(torchelmo, name)
+
+
+def test_completion_shows_all_names():
+    assert set(torchelmo.__all__) <= set(dir(torchelmo))
+
+
+def test_an_unknown_name_is_an_error():
+    with pytest.raises(AttributeError, match="module 'torchelmo' has no attribute 'Elmos'"):
+        torchelmo.Elmos  # noqa: B018
+
+
+def test_help_does_not_wait_for_torch():
+    code = "import sys, torchelmo.cli; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_version_is_that_of_the_installed_package():

@@ -30,14 +30,6 @@ def test_white_space_is_not_a_token(english):
     assert english.tokens("a  bow\n and \t arrow") == ["a", "bow", "and", "arrow"]
 
 
-def test_many_texts_in_order(english):
-    assert list(english.pipe(["A bow.", "", "An arrow."])) == [
-        [["A", "bow", "."]],
-        [],
-        [["An", "arrow", "."]],
-    ]
-
-
 @pytest.mark.parametrize("lang", ["de", "xx", "es"])
 def test_other_languages(lang):
     assert Tokenizer(lang).tokens("Das ist gut.") == ["Das", "ist", "gut", "."]

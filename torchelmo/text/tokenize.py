@@ -7,7 +7,7 @@ A sentence ends after . ! ? (or their like in other scripts) and the punctuation
 
 import importlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
@@ -49,10 +49,6 @@ class Tokenizer:
         tokens = [types[i] for i in ids]
         ends = np.cumsum(lengths).tolist()
         return [tokens[start:end] for start, end in zip([0, *ends], ends)]
-
-    def pipe(self, texts: Iterable[str]) -> Iterator[list[list[str]]]:
-        """`sentences` for many texts, in their order."""
-        return map(self.sentences, texts)
 
     def tokens(self, text: str) -> list[str]:
         """The tokens of all sentences in a row."""
