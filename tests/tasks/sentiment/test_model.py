@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from fitting import fit, predict
 
 from torchelmo.errors import ConfigError
 from torchelmo.tasks.elmo_layers import ElmoConfig, ElmoLayers
@@ -100,13 +101,8 @@ def test_learns_twenty_sentences_by_heart():
         feed_forward_dim=16, encoder_dim=16, integrator_dim=16, classifier_dim=16, input_dropout=0.0, dropout=0.0
     )
     model = build(config=config)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(60):
-        optimizer.zero_grad()
-        model.loss(examples).backward()
-        optimizer.step()
-    model.eval()
-    assert [prediction.label for prediction in model.predict(examples)] == [example.label for example in examples]
+    fit(model, examples, steps=60, lr=0.01)
+    assert [found.label for found in predict(model, examples)] == [example.label for example in examples]
 
 
 @pytest.mark.parametrize(
