@@ -24,7 +24,7 @@ def main() -> None:
 
     settings = ["elmo.place=input", f"elmo.model={given.model}"]
     kept = start_task(given.config, settings)
-    anew = start_task(given.config, [*settings, "elmo.memory_tokens=0", "elmo.disk_tokens=0"])
+    anew = start_task(given.config, [*settings, "elmo.memory_mb=0", "elmo.disk_mb=0"])
     rates: dict[str, list[float]] = {"kept": [], "anew": []}
     for number in range(given.rounds):
         for name, run in (("kept", kept), ("anew", anew)):

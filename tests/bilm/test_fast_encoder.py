@@ -82,6 +82,15 @@ def test_the_least_recently_used_word_is_dropped():
     assert encode.asked == [["bow"]]
 
 
+def test_nothing_more_is_kept_once_it_is_closed():
+    encode, words = Counting(), WordVectors(10)
+    words(["a"], encode)
+    words.closed = True
+    for _ in range(2):
+        assert lengths(words(["a", "bow"], encode)) == [1, 3]
+    assert encode.asked == [["a"], ["bow"], ["bow"]]
+
+
 def test_another_key_drops_all():
     encode, words = Counting(), WordVectors(10)
     words(["a"], encode, key=1)

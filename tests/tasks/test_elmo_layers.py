@@ -1,6 +1,8 @@
 """Mixes of the biLM's layers in a task: the cache changes nothing but the time."""
 
 import copy
+import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,8 +21,9 @@ ROOM = {"memory": (100, 0), "disk": (0, 100), "none": (0, 0), "memory and disk":
 
 
 def build(bilm, room="memory", **settings):
-    memory, disk = ROOM[room]
-    config = ElmoConfig(**{"place": "both", "memory_tokens": memory, "disk_tokens": disk, **settings})
+    n_kept = 3 if settings.get("layers", "all") in ("all", "average") else 1
+    memory, disk = (tokens * 4 * n_kept * bilm.config.dim / 1e6 for tokens in ROOM[room])
+    config = ElmoConfig(**{"place": "both", "memory_mb": memory, "disk_mb": disk, **settings})
     found = ElmoLayers(copy.deepcopy(bilm), config)
     with torch.no_grad():
         for number, mix in enumerate(found.mixes):  # as if they had learned something
@@ -111,6 +114,15 @@ def test_the_penalty_is_the_squared_norm_of_the_weights(tiny_bilm):
     assert build(tiny_bilm, layers="top", l2=0.1).penalty().item() == 0.0
 
 
+def test_room_is_counted_in_bytes_and_half_of_the_free_disk_is_left(tiny_bilm, monkeypatch):
+    token = 4 * tiny_bilm.config.dim  # of one layer
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=2 * 60 * token))
+    for layers, n_kept in (("top", 1), ("all", 3)):
+        config = ElmoConfig(place="input", layers=layers, memory_mb=30 * token / 1e6, disk_mb=1000)
+        cache = ElmoLayers(tiny_bilm, config).cache
+        assert (cache.memory_tokens, cache.disk_tokens) == (30 // n_kept, 60 // n_kept)
+
+
 def test_a_layer_that_the_bilm_has_not_is_refused():
     shape = {"filters": ((1, 4),), "n_highway": 1, "projection_dim": 4, "cell_dim": 6}
     with pytest.raises(ConfigError, match="elmo.layers: expected a layer from 0 to 1 of this biLM, got 2"):
@@ -122,7 +134,7 @@ def test_a_layer_that_the_bilm_has_not_is_refused():
     [
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
         ({"l2": -1.0}, "l2 must not be negative, got -1.0"),
-        ({"memory_tokens": -1}, "memory_tokens must not be negative, got -1"),
+        ({"memory_mb": -1}, "memory_mb must not be negative, got -1"),
     ],
 )
 def test_wrong_settings_are_errors_in_words(settings, words):

@@ -46,7 +46,9 @@ VARIANTS = {
     "sgd": {"optim": {"name": "sgd", "lr": 0.1}},
     "elmo": {"elmo": {"place": "both"}},
     "unfrozen": {"elmo": {"place": "input", "unfreeze": True}, "epochs": 3},
-    "little room": {"elmo": {"place": "input", "memory_tokens": 20, "disk_tokens": 30}},
+    "little room": {"elmo": {"place": "input", "memory_mb": 0.004, "disk_mb": 0.006}},
+    "less room": {"elmo": {"place": "input", "memory_mb": 0.002, "disk_mb": 0.003}},
+    "no room": {"elmo": {"place": "input", "memory_mb": 0.0, "disk_mb": 0.0}},
 }
 
 
@@ -137,7 +139,7 @@ def test_a_setting_that_must_not_change_is_named(data, tmp_path, changes, words,
 
 def test_defaults_that_are_written_out_are_no_change(data, tmp_path, stop_after):
     assert train(pos_config(data, tmp_path), stop=stop_after(2)) is None
-    changes = {"data": {"column": "upos"}, "model": {"head": "bilstm"}, "threads": 1, "elmo": {"memory_tokens": 7}}
+    changes = {"data": {"column": "upos"}, "model": {"head": "bilstm"}, "threads": 1, "elmo": {"memory_mb": 7.0}}
     assert train(pos_config(data, tmp_path, **changes), resume=True).finished
 
 

@@ -13,11 +13,13 @@ class WordVectors:
     """Words -> (n, dim), encoding only those that are not kept; safe to share between threads.
 
     At most `capacity` words are kept, the least recently used are dropped first; all are dropped when `key`,
-    which names the weights, changes.
+    which names the weights, changes. Once `closed`, nothing more is kept: a word's last digits depend on the words
+    it is encoded with, and then on those of its own call only, not on what ran before.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
+        self.closed = False
         self._slots: OrderedDict[str, int] = OrderedDict()  # least recently used first
         self._table: Tensor | None = None
         self._key: Any = None
@@ -54,7 +56,7 @@ class WordVectors:
             else:
                 kept.index_copy_(0, torch.tensor(missing, device=new.device), new)
             with self._lock:
-                if key == self._key:
+                if key == self._key and not self.closed:
                     self._keep([distinct[place] for place in missing], new)
         assert kept is not None, "a batch has at least one word"
         return kept[torch.tensor(order)]

@@ -3,6 +3,8 @@
 An epoch then costs the task model only: the biLM runs once over every sentence, not once per epoch.
 """
 
+import shutil
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,13 +36,13 @@ class ElmoConfig:
     layer_norm: bool = False
     dropout: float = 0.5
     unfreeze: bool = False  # train the biLM with the task; there is no cache then
-    memory_tokens: int = 300_000  # keep the layers of so many tokens in memory,
-    disk_tokens: int = 10_000_000  # of so many more in a temporary file, and run the biLM again for the rest
+    memory_mb: float = 1000.0  # keep layers in so much memory,
+    disk_mb: float = 20_000.0  # more of them in a temporary file, and run the biLM again for the rest
 
     def __post_init__(self) -> None:
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout must be at least 0 and below 1, got {self.dropout}.")
-        for name in ("l2", "memory_tokens", "disk_tokens"):
+        for name in ("l2", "memory_mb", "disk_mb"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}.")
 
@@ -60,7 +62,10 @@ class ElmoLayers(nn.Module):
         self.config = config
         mixes = [_build_mix(bilm.config.n_layers + 1, config) for _ in range(N_MIXES[config.place])]
         self.elmo = Elmo(bilm, mixes=mixes, dropout=config.dropout, freeze=not config.unfreeze)
-        self.cache = LayerCache(memory_tokens=config.memory_tokens, disk_tokens=config.disk_tokens, folder=folder)
+        token = self._n_kept * self.dim * np.dtype(np.float32).itemsize
+        rooms = round(config.memory_mb * 1e6), round(min(config.disk_mb * 1e6, _free_bytes(folder) / 2))
+        memory_tokens, disk_tokens = (room // token for room in rooms)
+        self.cache = LayerCache(memory_tokens=memory_tokens, disk_tokens=disk_tokens, folder=folder)
 
     @property
     def bilm(self) -> BiLM:
@@ -89,14 +94,14 @@ class ElmoLayers(nn.Module):
         if self.config.unfreeze:
             return
         wanted = self.cache.fitting(sentences)
-        if not wanted:
-            return
-        with progress("biLM", len(wanted)) as advance:
-            for sentence, layers in zip(wanted, self.elmo.stream(wanted, layers=self._kept)):
-                self.cache.add(sentence, self._shaped(layers))
-                advance(1)
-                if stop is not None and stop.asked:
-                    return
+        if wanted:
+            with progress("biLM", len(wanted)) as advance:
+                for sentence, layers in zip(wanted, self.elmo.stream(wanted, layers=self._kept)):
+                    self.cache.add(sentence, self._shaped(layers))
+                    advance(1)
+                    if stop is not None and stop.asked:
+                        return
+        self.elmo.words.closed = True  # a step, or the same step of a resumed run, then gives the same bits
 
     def forward(self, sentences: Sequence[Sequence[str]]) -> ElmoVectors:
         layers, mask = self._trained(sentences) if self.config.unfreeze else self._frozen(sentences)
@@ -112,8 +117,7 @@ class ElmoLayers(nn.Module):
             fresh[tuple(sentence)] = self._shaped(vectors)
             self.cache.add(sentence, fresh[tuple(sentence)])
         lengths = [len(sentence) for sentence in sentences]
-        n_kept = 1 if isinstance(self._kept, int) else len(self.mixes[0].scalars)
-        padded = np.zeros((n_kept, len(sentences), max(lengths, default=0), self.dim), dtype=np.float32)
+        padded = np.zeros((self._n_kept, len(sentences), max(lengths, default=0), self.dim), dtype=np.float32)
         for row, sentence in enumerate(sentences):
             found = self.cache.get(sentence)
             padded[:, row, : len(sentence)] = fresh[tuple(sentence)] if found is None else found
@@ -133,8 +137,17 @@ class ElmoLayers(nn.Module):
         layer = self.mixes[0].layer
         return "all" if layer is None else layer
 
+    @property
+    def _n_kept(self) -> int:
+        return 1 if isinstance(self._kept, int) else self.mixes[0].n_layers
+
     def _shaped(self, vectors: Layers) -> Layers:
         return vectors[np.newaxis] if vectors.ndim == 2 else vectors
+
+
+def _free_bytes(folder: Path | None) -> int:
+    """The other half of them is for checkpoints, and for other runs."""
+    return shutil.disk_usage(folder or tempfile.gettempdir()).free
 
 
 def _build_mix(n_layers: int, config: ElmoConfig) -> ScalarMix:

@@ -41,7 +41,7 @@ def load(folder: str | Path) -> TrainedTask:
     elmo = None
     if config.elmo.place != "none":
         # What is predicted comes once: to keep its layers would only fill the memory.
-        settings = dataclasses.replace(config.elmo, memory_tokens=0, disk_tokens=0)
+        settings = dataclasses.replace(config.elmo, memory_mb=0.0, disk_mb=0.0)
         elmo = ElmoLayers(load_folder(folder / "bilm"), settings)
     inputs = TokenInput(_load_words(folder, card["word_dim"]), build_characters(config), elmo)
     options = build_config(task.model_config, config.model, where=f"{where}: model")

@@ -1,5 +1,6 @@
 """Frozen biLM outputs, kept by sentence: in memory up to a number of tokens, then in a file, then not at all."""
 
+import logging
 import math
 import tempfile
 import weakref
@@ -10,7 +11,10 @@ from typing import IO, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from torchelmo.errors import OutputError
 from torchelmo.files import explaining
+
+log = logging.getLogger(__name__)
 
 Layers: TypeAlias = npt.NDArray[np.float32]  # (n_layers, n_tokens, dim)
 
@@ -60,8 +64,13 @@ class LayerCache:
             self._kept[tuple(sentence)] = layers
             self._in_memory += n_tokens
         elif n_tokens and self._on_disk + n_tokens <= self.disk_tokens:
-            self._kept[tuple(sentence)] = self._write(layers)
-            self._on_disk += n_tokens
+            try:
+                self._kept[tuple(sentence)] = self._write(layers)
+            except OutputError as error:
+                self.disk_tokens = self._on_disk
+                log.warning("%s What found no place is computed in every epoch: slower, but the same numbers.", error)
+            else:
+                self._on_disk += n_tokens
 
     def fitting(self, sentences: Iterable[Sequence[str]]) -> list[Sequence[str]]:
         """The missing ones that there is room for, in the order in which `add` would take them."""

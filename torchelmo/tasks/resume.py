@@ -14,7 +14,7 @@ from torchelmo.tasks.result import Result, read_result, write_result
 from torchelmo.train.checkpoint import clean
 
 # These change what is kept and how far a run goes, never a step that was already taken.
-_MAY_CHANGE = frozenset("out epochs patience checkpoint_every threads elmo.memory_tokens elmo.disk_tokens".split())
+_MAY_CHANGE = frozenset("out epochs patience checkpoint_every threads elmo.memory_mb elmo.disk_mb".split())
 # All that a run writes; the card, by which it is known, goes last.
 _FOLDERS = ("checkpoints", "bilm")
 _FILES = ("words.json", "words.safetensors", "model.safetensors", "metrics.json", "epochs.jsonl", "task.json")
