@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from torchelmo.errors import InputError
 from torchelmo.tasks.task import Source, Task, Tokens, Vocabularies
@@ -34,7 +34,7 @@ class TaggingTask(Task[Tagged, Tags]):
     def sentences(self, example: Tagged) -> Sequence[Tokens]:
         return [example.tokens]
 
-    def read_input(self, source: Source, vocabularies: Vocabularies) -> Iterator[Tagged]:
+    def read_input(self, source: Source, options: Any, vocabularies: Vocabularies) -> Iterator[Tagged]:
         return (Tagged(tokens) for tokens in read_sentences(source))
 
 

@@ -83,8 +83,8 @@ class Task(ABC, Generic[Example, Prediction]):
         return ""
 
     @abstractmethod
-    def read_input(self, source: Source, vocabularies: Vocabularies) -> Iterator[Example]:
-        """Examples without labels, for `predict`."""
+    def read_input(self, source: Source, options: Any, vocabularies: Vocabularies) -> Iterator[Example]:
+        """Examples without labels, for `predict`; `options` are those of the data that was trained on."""
 
     @abstractmethod
     def show(self, example: Example, prediction: Prediction) -> str:

@@ -54,7 +54,7 @@ class TrainedTask:
 
     def predict_source(self, source: Source) -> Iterator[tuple[Any, Any]]:
         """(example, prediction) for everything in an unlabelled input, of any length, in order."""
-        for examples in windows(self.task.read_input(source, self.vocabularies), _WINDOW):
+        for examples in windows(self.task.read_input(source, self.data_options, self.vocabularies), _WINDOW):
             yield from zip(examples, self.predict(examples))
 
 

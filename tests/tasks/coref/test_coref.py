@@ -75,7 +75,7 @@ def test_the_record_gives_offsets_and_text():
 def test_a_blank_line_ends_a_document(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("\nAnna slept .\nShe snored .\n\n\nBob ran .\n")
-    documents = list(Coref().read_input(Source(str(path), pretokenized=True), {}))
+    documents = list(Coref().read_input(Source(str(path), pretokenized=True), CorefData(), {}))
     assert [document.sentences for document in documents] == [
         [["Anna", "slept", "."], ["She", "snored", "."]],
         [["Bob", "ran", "."]],
@@ -87,7 +87,7 @@ def test_a_blank_line_ends_a_document(tmp_path):
 def test_raw_text_is_split_into_sentences(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("Anna slept. She snored.\n")
-    (document,) = Coref().read_input(Source(str(path)), {})
+    (document,) = Coref().read_input(Source(str(path)), CorefData(), {})
     assert document.sentences == [["Anna", "slept", "."], ["She", "snored", "."]]
 
 

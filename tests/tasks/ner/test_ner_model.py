@@ -12,6 +12,7 @@ from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.layers.characters import TokenCharCNN
 from torchelmo.tasks.layers.word_vectors import WordEmbedding
 from torchelmo.tasks.ner import Ner
+from torchelmo.tasks.ner.data import NerData
 from torchelmo.tasks.ner.model import NerConfig, NerModel
 from torchelmo.tasks.tagging import Tagged
 from torchelmo.tasks.task import Source
@@ -152,12 +153,12 @@ def test_a_prediction_as_json():
 def test_text_is_read_for_prediction(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("Ada left Paris. Bob stayed.\n\nOslo!\n", encoding="utf-8")
-    raw = list(Ner().read_input(Source(str(path)), {}))
+    raw = list(Ner().read_input(Source(str(path)), NerData(), {}))
     assert raw == [
         Tagged(["Ada", "left", "Paris", "."]),
         Tagged(["Bob", "stayed", "."]),
         Tagged(["Oslo", "!"]),
     ]
-    split = list(Ner().read_input(Source(str(path), pretokenized=True), {}))
+    split = list(Ner().read_input(Source(str(path), pretokenized=True), NerData(), {}))
     assert split == [Tagged("Ada left Paris. Bob stayed.".split()), Tagged(["Oslo!"])]
     assert [len(tags) for tags in predict(build(), raw)] == [4, 3, 2]

@@ -5,7 +5,7 @@ import json
 from torchelmo.config import config_to_dict
 from torchelmo.tasks.classification import Prediction
 from torchelmo.tasks.nli import Nli
-from torchelmo.tasks.nli.data import LABELS, NliExample
+from torchelmo.tasks.nli.data import LABELS, NliData, NliExample
 from torchelmo.tasks.registry import find_task
 from torchelmo.tasks.task import Source
 
@@ -27,7 +27,7 @@ def test_premise_and_hypothesis_go_through_the_bilm_by_themselves():
 
 def test_reads_input_without_labels(tmp_path):
     (tmp_path / "pairs.tsv").write_text("A dog runs .\tIt sleeps .\n")
-    assert list(TASK.read_input(Source(str(tmp_path / "pairs.tsv")), {})) == [EXAMPLE]
+    assert list(TASK.read_input(Source(str(tmp_path / "pairs.tsv")), NliData(), {})) == [EXAMPLE]
 
 
 def test_a_prediction_is_shown_and_recorded():

@@ -12,6 +12,7 @@ from torchelmo.tasks.elmo_layers import ElmoConfig, ElmoLayers
 from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.layers.word_vectors import WordEmbedding
 from torchelmo.tasks.pos import Pos
+from torchelmo.tasks.pos.data import PosData
 from torchelmo.tasks.pos.model import PosConfig
 from torchelmo.tasks.tagging import Tagged
 from torchelmo.tasks.task import Source
@@ -137,5 +138,5 @@ def test_a_prediction_as_json():
 def test_text_is_read_for_prediction(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("the dog sleeps .\nthey bow\n", encoding="utf-8")
-    examples = list(Pos().read_input(Source(str(path), pretokenized=True), {}))
+    examples = list(Pos().read_input(Source(str(path), pretokenized=True), PosData(), {}))
     assert examples == [Tagged(["the", "dog", "sleeps", "."]), Tagged(["they", "bow"])]

@@ -46,8 +46,6 @@ def test_sentences_go_through_the_bilm_one_by_one_on_request(tmp_path):
     (window,) = examples[0].passage.windows
     assert [sentence[-1] for sentence in window.sentences] == [".", "."]
     assert len(Qa().sentences(examples[0])) == 3
-    assert Qa().vocabularies(examples) == {"unit": ["sentence"]}
-    assert Qa().vocabularies(read_tiny(tmp_path)) == {"unit": ["passage"]}
 
 
 def test_long_passages_and_answers_are_not_trained_on(tmp_path, caplog):
@@ -136,7 +134,7 @@ def test_files_that_hold_no_questions_are_named(tmp_path, content, message):
     path = tmp_path / "bad.json"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(InputError) as raised:
-        list(Qa().read_input(Source(str(path)), {"unit": ["passage"]}))
+        list(Qa().read_input(Source(str(path)), OPTIONS, {}))
     assert str(path) in str(raised.value)
     assert message in str(raised.value)
 
@@ -146,8 +144,8 @@ def test_a_missing_file_is_named(tmp_path):
         Qa().read(tmp_path / "none.json", OPTIONS)
 
 
-def asked(path, **options):
-    return list(Qa().read_input(Source(str(path), **options), {"unit": ["passage"]}))
+def asked(path, options=OPTIONS, **source):
+    return list(Qa().read_input(Source(str(path), **source), options, {}))
 
 
 def test_questions_are_asked_of_a_whole_text(tmp_path):
@@ -175,6 +173,8 @@ def test_long_texts_are_read_by_windows(tmp_path):
     (example,) = asked(path, questions=["What?"])
     assert [window.start for window in example.passage.windows] == [0, 200, 400, 600]
     assert max(window.n_tokens for window in example.passage.windows) == 400
+    (shorter,) = asked(path, QuestionData(max_context=300), questions=["What?"])
+    assert max(window.n_tokens for window in shorter.passage.windows) == 300
 
 
 def test_json_lines_hold_a_question_each(tmp_path):

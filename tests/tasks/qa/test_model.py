@@ -117,7 +117,7 @@ def test_elmo_enters_before_and_after_the_contextual_gru(examples, tiny_bilm, pl
 def ask(tmp_path, text, *questions):
     path = tmp_path / "text.txt"
     path.write_text(text, encoding="utf-8")
-    return list(Qa().read_input(Source(str(path), questions=questions), {"unit": ["passage"]}))
+    return list(Qa().read_input(Source(str(path), questions=questions), QuestionData(), {}))
 
 
 def test_the_best_window_of_a_long_text_answers(tmp_path, monkeypatch):

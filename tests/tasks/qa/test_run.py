@@ -24,11 +24,10 @@ def test_a_trained_folder_answers_questions_about_a_text(tmp_path, split):
     assert result is not None
     assert {"em", "f1"} <= result.scores.keys()
     trained = load(tmp_path / "run")
-    assert trained.vocabularies == {"unit": ["sentence" if split else "passage"]}
     text = tmp_path / "text.txt"
     text.write_text(contexts()[2], encoding="utf-8")
     source = Source(str(text), questions=["Where does Cleo live?"])
-    (example,) = trained.task.read_input(source, trained.vocabularies)
+    (example,) = trained.task.read_input(source, trained.data_options, trained.vocabularies)
     assert len(trained.task.sentences(example)) == (3 if split else 2)
     (found,) = trained.predict([example])
     record = trained.task.record(example, found)

@@ -8,7 +8,7 @@ from torchelmo.config import config_to_dict
 from torchelmo.tasks.classification import Prediction
 from torchelmo.tasks.registry import find_task
 from torchelmo.tasks.sentiment import Sentiment
-from torchelmo.tasks.sentiment.data import BINARY, FINE, SentimentExample
+from torchelmo.tasks.sentiment.data import BINARY, FINE, SentimentData, SentimentExample
 from torchelmo.tasks.task import Source
 
 TASK = Sentiment()
@@ -45,7 +45,7 @@ def test_training_is_on_phrases_and_scoring_on_sentences(tmp_path):
 def test_a_line_to_predict_is_one_example(tmp_path, pretokenized, expected):
     (tmp_path / "input.txt").write_text("It's lovely. Really!\n\nNo.\n")
     source = Source(str(tmp_path / "input.txt"), pretokenized=pretokenized)
-    assert list(TASK.read_input(source, {})) == [SentimentExample(tokens, None) for tokens in expected]
+    assert list(TASK.read_input(source, SentimentData(), {})) == [SentimentExample(tokens, None) for tokens in expected]
 
 
 def test_a_prediction_is_shown_and_recorded():

@@ -12,7 +12,7 @@ from torchelmo.tasks.elmo_layers import ElmoConfig, ElmoLayers
 from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.layers.word_vectors import WordEmbedding
 from torchelmo.tasks.srl import Srl
-from torchelmo.tasks.srl.data import Proposition
+from torchelmo.tasks.srl.data import Proposition, SrlData
 from torchelmo.tasks.srl.model import SrlConfig
 from torchelmo.tasks.task import Source
 
@@ -154,7 +154,7 @@ def test_predicates_are_words_that_are_one_at_least_half_the_time():
 def test_text_gives_an_example_for_each_predicate_that_is_found(tmp_path):
     (tmp_path / "in.txt").write_text("Ann Saw her run .\nNothing here\n", encoding="utf-8")
     vocabularies = Srl().vocabularies(EXAMPLES)
-    found = list(Srl().read_input(Source(str(tmp_path / "in.txt"), pretokenized=True), vocabularies))
+    found = list(Srl().read_input(Source(str(tmp_path / "in.txt"), pretokenized=True), SrlData(), vocabularies))
     assert [(example.tokens, example.predicate, example.tags) for example in found] == [
         (("Ann", "Saw", "her", "run", "."), 1, None),
         (("Ann", "Saw", "her", "run", "."), 3, None),
@@ -169,7 +169,7 @@ def test_text_gives_an_example_for_each_predicate_that_is_found(tmp_path):
 def json_lines(tmp_path, *lines):
     path = tmp_path / "in.jsonl"
     path.write_text("".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines))
-    return list(Srl().read_input(Source(str(path)), Srl().vocabularies(EXAMPLES)))
+    return list(Srl().read_input(Source(str(path)), SrlData(), Srl().vocabularies(EXAMPLES)))
 
 
 def test_json_lines_may_name_the_predicates(tmp_path):

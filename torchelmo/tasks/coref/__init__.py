@@ -38,7 +38,7 @@ class Coref(Task[Document, list[list[Mention]]]):
     def report(self, examples: Sequence[Document], predictions: Sequence[list[list[Mention]]]) -> str:
         return score.report(score.score_documents(examples, predictions))
 
-    def read_input(self, source: Source, vocabularies: Vocabularies) -> Iterator[Document]:
+    def read_input(self, source: Source, options: CorefData, vocabularies: Vocabularies) -> Iterator[Document]:
         """A blank line ends a document: coreference goes across lines, and a paragraph is too little of a text."""
         sentences: list[list[str]] = []
         number = 0

@@ -28,7 +28,7 @@ class Nli(ClassificationTask[NliExample]):
     def build(self, config: EsimConfig, inputs: TokenInput, vocabularies: Vocabularies) -> Esim:
         return Esim(config, inputs, labels=vocabularies["labels"])
 
-    def read_input(self, source: Source, vocabularies: Vocabularies) -> Iterator[NliExample]:
+    def read_input(self, source: Source, options: NliData, vocabularies: Vocabularies) -> Iterator[NliExample]:
         return read_pairs(source)
 
     def show(self, example: NliExample, prediction: Prediction) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from torchelmo.tasks.inputs import TokenInput
-from torchelmo.tasks.qa.data import Question, QuestionData, Unit, read_questions, read_squad, trainable
+from torchelmo.tasks.qa.data import Question, QuestionData, read_questions, read_squad, trainable
 from torchelmo.tasks.qa.model import Found, QuestionAnswering, QuestionConfig
 from torchelmo.tasks.qa.score import em_and_f1
 from torchelmo.tasks.task import Scores, Source, Task, Tokens, Vocabularies
@@ -27,9 +27,7 @@ class Qa(Task[Question, Found]):
         return [example.tokens, *(sentence for window in example.passage.windows for sentence in window.sentences)]
 
     def vocabularies(self, examples: Sequence[Question]) -> dict[str, list[str]]:
-        """What goes through the biLM at once, so that `predict` does as training did."""
-        split = any(len(window.sentences) > 1 for example in examples for window in example.passage.windows)
-        return {"unit": ["sentence" if split else "passage"]}
+        return {}
 
     def build(self, config: QuestionConfig, inputs: TokenInput, vocabularies: Vocabularies) -> QuestionAnswering:
         return QuestionAnswering(config, inputs)
@@ -38,9 +36,8 @@ class Qa(Task[Question, Found]):
         references = [[answer.text for answer in example.answers or []] for example in examples]
         return em_and_f1(references, [prediction.text for prediction in predictions])
 
-    def read_input(self, source: Source, vocabularies: Vocabularies) -> Iterator[Question]:
-        unit: Unit = "sentence" if vocabularies["unit"] == ["sentence"] else "passage"
-        return iter(read_questions(source, unit))
+    def read_input(self, source: Source, options: QuestionData, vocabularies: Vocabularies) -> Iterator[Question]:
+        return iter(read_questions(source, options))
 
     def show(self, example: Question, prediction: Found) -> str:
         answer = " ".join(prediction.text.split())

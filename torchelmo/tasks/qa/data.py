@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.files import read_lines
@@ -29,9 +29,6 @@ class QuestionData:
         for name in ("max_context", "max_answer"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1 token, got {getattr(self, name)}.")
-
-
-Unit = Literal["passage", "sentence"]
 
 
 class Answer(NamedTuple):
@@ -78,7 +75,7 @@ def trainable(questions: Sequence[Question], options: QuestionData) -> list[Ques
     return kept
 
 
-def read_questions(source: Source, unit: Unit) -> list[Question]:
+def read_questions(source: Source, options: QuestionData) -> list[Question]:
     """With `source.questions`, they are asked about the whole file; else the file is JSON that has its own."""
     if not source.questions:
         records = read_records(source.path)
@@ -90,8 +87,8 @@ def read_questions(source: Source, unit: Unit) -> list[Question]:
     return _questions(
         records,
         lang=None if source.pretokenized else source.lang,
-        split_sentences=unit == "sentence",
-        window=QuestionData.max_context,
+        split_sentences=options.split_sentences,
+        window=options.max_context,
     )
 
 

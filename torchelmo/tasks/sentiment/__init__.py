@@ -32,7 +32,9 @@ class Sentiment(ClassificationTask[SentimentExample]):
     def build(self, config: BCNConfig, inputs: TokenInput, vocabularies: Vocabularies) -> BCN:
         return BCN(config, inputs, labels=vocabularies["labels"])
 
-    def read_input(self, source: Source, vocabularies: Vocabularies) -> Iterator[SentimentExample]:
+    def read_input(
+        self, source: Source, options: SentimentData, vocabularies: Vocabularies
+    ) -> Iterator[SentimentExample]:
         """A line is an example, of however many sentences; blank lines are skipped."""
         for sentences in read_paragraphs(source):
             if tokens := tuple(token for sentence in sentences for token in sentence):

@@ -53,7 +53,7 @@ class Srl(Task[Proposition, Tags]):
     def report(self, examples: Sequence[Proposition], predictions: Sequence[Tags]) -> str:
         return score.report(examples, predictions)
 
-    def read_input(self, source: Source, vocabularies: Vocabularies) -> Iterator[Proposition]:
+    def read_input(self, source: Source, options: SrlData, vocabularies: Vocabularies) -> Iterator[Proposition]:
         """Text, or JSON lines {"tokens": […], "predicates": [numbers]}; without numbers, predicates are looked for."""
         predicates = frozenset(vocabularies["predicates"])
         if re.search(r"\.jsonl(\.(gz|bz2|xz))?$", source.path):
