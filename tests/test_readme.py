@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from command_lines import check_command
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -50,18 +51,7 @@ def test_results_in_comments_are_true(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("words", commands("torchelmo"), ids=" ".join)
 def test_commands_and_their_options_exist(words, monkeypatch, capsys):
-    from torchelmo.cli import main
-
-    # "task" and "analyse" are groups: the name of their command is the next word.
-    name = words[1:3] if words[1] in ("task", "analyse") else words[1:2]
-    monkeypatch.setenv("COLUMNS", "200")  # a narrow help would cut long options
-    monkeypatch.setattr("sys.argv", ["torchelmo", *name, "--help"])
-    with pytest.raises(SystemExit) as exit_:
-        main()
-    assert not exit_.value.code, f"torchelmo {' '.join(name)} is not a command"
-    help_ = capsys.readouterr().out
-    for option in (word for word in words if word.startswith("--")):
-        assert re.search(rf"{option.split('=')[0]}\b", help_), f"{' '.join(words)}: no option {option}"
+    check_command(words, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("words", commands("make"), ids=" ".join)

@@ -1,0 +1,44 @@
+"""experiments/Makefile, by which every figure can be had again: its commands, options and files exist."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from command_lines import check_command, check_options
+
+ROOT = Path(__file__).parent.parent
+MAKEFILE = ROOT / "experiments" / "Makefile"
+TARGETS = re.findall(r"^([a-z-]+):.*##", MAKEFILE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A folder with the files that make wants to see there, empty."""
+    for name in ("wiki", "books"):
+        path = tmp_path / "data" / "text" / f"{name}.txt.xz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return tmp_path
+
+
+def test_it_lists_what_it_can_do():
+    found = subprocess.run(["make", "-f", MAKEFILE], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert [line.split()[0] for line in found.splitlines()] == TARGETS
+
+
+@pytest.mark.parametrize("target", TARGETS[1:])
+def test_commands_options_and_files_exist(target, elsewhere, monkeypatch, capsys):
+    planned = subprocess.run(
+        ["make", "-n", "-f", MAKEFILE, target], cwd=elsewhere, check=True, capture_output=True, text=True
+    ).stdout.replace("\\\n", " ")
+    calls = [shlex.split(line) for line in planned.splitlines() if line.startswith(".venv/bin/")]
+    assert calls
+    for program, *words in calls:
+        assert all((ROOT / word).exists() for word in words if word.startswith("experiments/"))
+        if program == ".venv/bin/torchelmo":
+            check_command(["torchelmo", *words], monkeypatch, capsys)
+        else:
+            assert words[0] == "-m"
+            check_options(words, (ROOT / f"{words[1].replace('.', '/')}.py").read_text(encoding="utf-8"))
