@@ -16,6 +16,7 @@ from torchelmo.errors import ConfigError
 from torchelmo.train.checkpoint import checkpoints
 from torchelmo.train.distributed import World, choose_device, parallel
 from torchelmo.train.loop import pretrain
+from torchelmo.train.metrics import read_evaluations
 
 # In float64 the order of sums is seen only far behind the comma: what differs is a fault.
 SCRIPT = """
@@ -81,6 +82,15 @@ def test_two_ranks_take_the_steps_of_one(ended, name, kind):
         for key, tensor in expected.items():
             assert tensor.dtype in (torch.float64, torch.float32)
             torch.testing.assert_close(found[key], tensor, rtol=1e-9, atol=1e-12, msg=f"{file}: {key}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_ranks_measure_the_held_out_part_together(ended, kind):
+    one, two = (read_evaluations(ended[name, kind].parent.parent) for name in ("one", "two"))
+    assert [found["step"] for found in two] == [2, 4]
+    for expected, found in zip(one, two, strict=True):
+        for name in ("heldout", "heldout_forward", "heldout_backward"):
+            assert found[name] == pytest.approx(expected[name], rel=1e-5)
 
 
 def test_the_runs_that_are_compared_did_learn(ended):

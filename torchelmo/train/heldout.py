@@ -1,4 +1,4 @@
-"""Held-out perplexity during a run: always on the same sentences, by rank 0, and the best model kept."""
+"""Held-out perplexity during a run: always on the same sentences, shared out to the ranks, and the best model kept."""
 
 import logging
 import math
@@ -40,16 +40,14 @@ class HeldOut:
         if not self.sentences:
             return None
         world, directions = self.run.world, self.run.bilm.config.directions
-        values = [0.0, 0.0, 0.0]
-        if world.rank == 0:
-            found = perplexity(self.run.bilm, self.sentences)
-            values = [found.forward or 0.0, found.backward or 0.0, found.average]
-        forward, backward, average = world.total(values)
-        return Result(
-            forward if "forward" in directions else None,
-            backward if "backward" in directions else None,
-            average,
-        )
+        losses, n_targets = [0.0] * len(directions), 0
+        if mine := self.sentences[world.rank :: world.size]:
+            found = perplexity(self.run.bilm, mine)
+            n_targets = found.n_tokens + found.n_sentences
+            losses = [math.log(getattr(found, direction)) * n_targets for direction in directions]
+        *losses, n_all = world.total([*losses, n_targets])
+        each = {direction: math.exp(loss / n_all) for direction, loss in zip(directions, losses)}
+        return Result(each.get("forward"), each.get("backward"), sum(each.values()) / len(each))
 
     def keep_best(self, result: Result | None, progress: Progress) -> Progress:
         """Save the model to out/best if none before was better; count the evaluations since the best."""
