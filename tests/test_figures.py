@@ -1,5 +1,6 @@
 """experiments/Makefile, by which every figure can be had again: its commands, options and files exist."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -23,16 +24,20 @@ def elsewhere(tmp_path):
     return tmp_path
 
 
+def make(*words, folder):
+    # `make test` hands its own settings on to every make below it.
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    command = ["make", "-f", MAKEFILE, *words]
+    return subprocess.run(command, cwd=folder, env=outside, check=True, capture_output=True, text=True).stdout
+
+
 def test_it_lists_what_it_can_do():
-    found = subprocess.run(["make", "-f", MAKEFILE], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    assert [line.split()[0] for line in found.splitlines()] == TARGETS
+    assert [line.split()[0] for line in make(folder=ROOT).splitlines()] == TARGETS
 
 
 @pytest.mark.parametrize("target", TARGETS[1:])
 def test_commands_options_and_files_exist(target, elsewhere, monkeypatch, capsys):
-    planned = subprocess.run(
-        ["make", "-n", "-f", MAKEFILE, target], cwd=elsewhere, check=True, capture_output=True, text=True
-    ).stdout.replace("\\\n", " ")
+    planned = make("-n", target, folder=elsewhere).replace("\\\n", " ")
     calls = [shlex.split(line) for line in planned.splitlines() if line.startswith(".venv/bin/")]
     assert calls
     for program, *words in calls:
