@@ -1,5 +1,6 @@
 """Training steps of a task as the runner takes them, timed: what the benchmarks of tasks share."""
 
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,8 +23,9 @@ class Steps(NamedTuple):
 
 
 def start_task(config: Path, settings: Sequence[str]) -> Start:
-    """The task's data, vocabularies and model, ready for its first step."""
-    found = start(load_config(TaskConfig, config, settings), Stop())
+    """The task's data, vocabularies and model, ready for its first step; nothing is left behind."""
+    here = f"out={tempfile.gettempdir()}"  # `out` of the file may not be there yet, and only layers go there
+    found = start(load_config(TaskConfig, config, [*settings, here]), Stop())
     assert found is not None  # nobody asks it to stop
     return found
 

@@ -63,7 +63,8 @@ class ElmoLayers(nn.Module):
         mixes = [_build_mix(bilm.config.n_layers + 1, config) for _ in range(N_MIXES[config.place])]
         self.elmo = Elmo(bilm, mixes=mixes, dropout=config.dropout, freeze=not config.unfreeze)
         token = self._n_kept * self.dim * np.dtype(np.float32).itemsize
-        rooms = round(config.memory_mb * 1e6), round(min(config.disk_mb * 1e6, _free_bytes(folder) / 2))
+        free = shutil.disk_usage(folder or tempfile.gettempdir()).free  # half of it: checkpoints need room, too
+        rooms = round(config.memory_mb * 1e6), round(min(config.disk_mb * 1e6, free / 2))
         memory_tokens, disk_tokens = (room // token for room in rooms)
         self.cache = LayerCache(memory_tokens=memory_tokens, disk_tokens=disk_tokens, folder=folder)
 
@@ -143,11 +144,6 @@ class ElmoLayers(nn.Module):
 
     def _shaped(self, vectors: Layers) -> Layers:
         return vectors[np.newaxis] if vectors.ndim == 2 else vectors
-
-
-def _free_bytes(folder: Path | None) -> int:
-    """The other half of them is for checkpoints, and for other runs."""
-    return shutil.disk_usage(folder or tempfile.gettempdir()).free
 
 
 def _build_mix(n_layers: int, config: ElmoConfig) -> ScalarMix:

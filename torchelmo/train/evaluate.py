@@ -21,6 +21,14 @@ class Perplexity(NamedTuple):
     n_sentences: int
     oov_rate: float  # share of the tokens that the vocabulary lacks
 
+    @property
+    def n_targets(self) -> int:
+        return self.n_tokens + self.n_sentences
+
+    def loss(self, direction: str) -> float:
+        """The sum of −log p over the targets of a direction that the model has: what adds up over texts."""
+        return math.log(getattr(self, direction)) * self.n_targets
+
 
 def perplexity(
     bilm: BiLM,
@@ -57,10 +65,8 @@ def combine(results: Sequence[Perplexity]) -> Perplexity:
     tokens, sentences = (sum(getattr(one, name) for one in results) for name in ("n_tokens", "n_sentences"))
     each = {}
     for direction in ("forward", "backward"):
-        values = [getattr(one, direction) for one in results]
-        if None not in values:
-            losses = (math.log(value) * (one.n_tokens + one.n_sentences) for value, one in zip(values, results))
-            each[direction] = _exp(sum(losses) / (tokens + sentences))
+        if all(getattr(one, direction) is not None for one in results):
+            each[direction] = _exp(sum(one.loss(direction) for one in results) / (tokens + sentences))
     unknown = sum(one.oov_rate * one.n_tokens for one in results)
     average = sum(each.values()) / len(each)
     return Perplexity(each.get("forward"), each.get("backward"), average, tokens, sentences, unknown / tokens)

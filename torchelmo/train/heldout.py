@@ -43,8 +43,7 @@ class HeldOut:
         losses, n_targets = [0.0] * len(directions), 0
         if mine := self.sentences[world.rank :: world.size]:
             found = perplexity(self.run.bilm, mine)
-            n_targets = found.n_tokens + found.n_sentences
-            losses = [math.log(getattr(found, direction)) * n_targets for direction in directions]
+            losses, n_targets = [found.loss(direction) for direction in directions], found.n_targets
         *losses, n_all = world.total([*losses, n_targets])
         each = {direction: math.exp(loss / n_all) for direction, loss in zip(directions, losses)}
         return Result(each.get("forward"), each.get("backward"), sum(each.values()) / len(each))
