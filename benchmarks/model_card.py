@@ -14,8 +14,7 @@ from typing import Any
 from torchelmo import load
 from torchelmo.errors import TorchelmoError
 from torchelmo.progress import progress
-from torchelmo.tasks.task import Source
-from torchelmo.tasks.text_input import read_sentences
+from torchelmo.text.reading import read_sentences
 from torchelmo.train.evaluate import Perplexity, combine, perplexity
 from torchelmo.train.metrics import draw_curve, read_evaluations
 
@@ -37,7 +36,7 @@ def print_perplexities(model: str, texts: Sequence[str]) -> None:
     found: dict[str, Perplexity] = {}
     for text in texts:
         with progress(f"perplexity of {text}", unit="tokens") as advance:
-            found[Path(text).name] = perplexity(bilm, read_sentences(Source(text)), progress=advance)
+            found[Path(text).name] = perplexity(bilm, read_sentences(text, "en"), progress=advance)
     print("| text | tokens | OOV | forward | backward | average |\n|---|---|---|---|---|---|")
     for name, one in (found | {"**all**": combine(list(found.values()))}).items():
         ways = " | ".join(

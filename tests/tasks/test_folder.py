@@ -83,7 +83,7 @@ def test_predicting_leaves_a_model_in_training_mode_and_keeps_no_layers(made):
 def test_text_of_any_length_comes_back_in_order(made, tmp_path):
     lines = [f"{'word ' * (i % 7)}n{i}" for i in range(600)]
     (tmp_path / "text.txt").write_text("\n\n".join(lines))
-    found = list(load(made[0]).predict_source(Source(str(tmp_path / "text.txt"), pretokenized=True)))
+    found = list(load(made[0]).predict_source(Source(str(tmp_path / "text.txt"), lang=None)))
     assert [" ".join(example.tokens) for example, _ in found] == lines
     assert all(len(example.tokens) == len(tags) for example, tags in found)
 

@@ -105,8 +105,7 @@ def neighbours(
     from torchelmo.analysis.neighbours import find_word
     from torchelmo.analysis.neighbours import neighbours as find
     from torchelmo.progress import progress
-    from torchelmo.tasks.task import Source
-    from torchelmo.tasks.text_input import read_sentences
+    from torchelmo.text.reading import read_sentences
     from torchelmo.text.tokenize import Tokenizer
 
     tokens = sentence.split() if pretokenized else Tokenizer(lang).tokens(sentence)
@@ -114,7 +113,7 @@ def neighbours(
     if text != "-":
         require_file(text, "a text file")
     elmo = load_elmo(model, device)
-    sentences = read_sentences(Source(text, lang, pretokenized))
+    sentences = read_sentences(text, None if pretokenized else lang)
     chosen = _split(layers or ["top"])
     with progress("neighbours") as advance:
         found = find(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from torchelmo.cli.ending import echo
-from torchelmo.files import read_lines, require_file
+from torchelmo.files import require_file
 
 if TYPE_CHECKING:
     from torchelmo.train.evaluate import Perplexity
@@ -146,19 +146,19 @@ def _sentences(file: str, lang: str | None) -> Iterator[list[str]]:
         from torchelmo.train.corpus import Corpus
 
         return Corpus.open(file, "heldout").sentences()
-    return (sentence for _, _, sentence in _places(file, lang))
+    from torchelmo.text.reading import read_sentences
+
+    return read_sentences(file, lang)
 
 
 def _places(file: str, lang: str | None) -> Iterator[tuple[int, int, list[str]]]:
     """Line, place of the first token in it, and tokens of every sentence; `lang` None is for split text."""
-    from torchelmo.text.tokenize import Tokenizer
+    from torchelmo.text.reading import read_paragraphs
 
-    tokenizer = None if lang is None else Tokenizer(lang)
-    for number, line in enumerate(read_lines(file)):
+    for number, sentences in enumerate(read_paragraphs(file, lang)):
         position = 0
-        for sentence in [line.split()] if tokenizer is None else tokenizer.sentences(line):
-            if sentence:
-                yield number, position, sentence
+        for sentence in sentences:
+            yield number, position, sentence
             position += len(sentence)
 
 

@@ -126,7 +126,7 @@ def predict(
     from torchelmo.tasks.task import Source
 
     trained = load(folder)
-    source = Source(text, lang, pretokenized, question or [])
+    source = Source(text, None if pretokenized else lang, question or [])
     for example, prediction in trained.predict_source(source):
         if as_json:
             echo(json.dumps(trained.task.record(example, prediction), ensure_ascii=False))

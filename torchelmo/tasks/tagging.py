@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from torchelmo.errors import InputError
 from torchelmo.tasks.task import Source, Task, Tokens, Vocabularies
-from torchelmo.tasks.text_input import read_sentences
+from torchelmo.text.reading import read_sentences
 
 Tags: TypeAlias = list[str]
 
@@ -35,7 +35,7 @@ class TaggingTask(Task[Tagged, Tags]):
         return [example.tokens]
 
     def read_input(self, source: Source, options: Any, vocabularies: Vocabularies) -> Iterator[Tagged]:
-        return (Tagged(tokens) for tokens in read_sentences(source))
+        return (Tagged(tokens) for tokens in read_sentences(source.path, source.lang))
 
 
 class Pair(NamedTuple):

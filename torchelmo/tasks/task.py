@@ -25,8 +25,7 @@ class Source(NamedTuple):
     """What `predict` was asked to read."""
 
     path: str  # "-" is standard input
-    lang: str = "en"  # of raw text
-    pretokenized: bool = False  # a line is a sentence, with spaces between its tokens
+    lang: str | None = "en"  # of raw text; without one a line is a sentence, with spaces between its tokens
     questions: Sequence[str] = ()  # for tasks that answer some
 
 

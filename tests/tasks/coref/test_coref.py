@@ -75,7 +75,7 @@ def test_the_record_gives_offsets_and_text():
 def test_a_blank_line_ends_a_document(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("\nAnna slept .\nShe snored .\n\n\nBob ran .\n")
-    documents = list(Coref().read_input(Source(str(path), pretokenized=True), CorefData(), {}))
+    documents = list(Coref().read_input(Source(str(path), lang=None), CorefData(), {}))
     assert [document.sentences for document in documents] == [
         [["Anna", "slept", "."], ["She", "snored", "."]],
         [["Bob", "ran", "."]],

@@ -159,6 +159,6 @@ def test_text_is_read_for_prediction(tmp_path):
         Tagged(["Bob", "stayed", "."]),
         Tagged(["Oslo", "!"]),
     ]
-    split = list(Ner().read_input(Source(str(path), pretokenized=True), NerData(), {}))
+    split = list(Ner().read_input(Source(str(path), lang=None), NerData(), {}))
     assert split == [Tagged("Ada left Paris. Bob stayed.".split()), Tagged(["Oslo!"])]
     assert [len(tags) for tags in predict(build(), raw)] == [4, 3, 2]

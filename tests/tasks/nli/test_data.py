@@ -80,14 +80,12 @@ def test_a_file_without_labelled_pairs_is_refused(write, lines):
     )
 
 
-@pytest.mark.parametrize(
-    ("pretokenized", "hypothesis"), [(True, ("It's", "happy.")), (False, ("It", "'s", "happy", "."))]
-)
-def test_pairs_to_predict_are_lines_with_a_tab_or_json(write, pretokenized, hypothesis):
+@pytest.mark.parametrize(("lang", "hypothesis"), [(None, ("It's", "happy.")), ("en", ("It", "'s", "happy", "."))])
+def test_pairs_to_predict_are_lines_with_a_tab_or_json(write, lang, hypothesis):
     unlabelled = {key: value for key, value in PLAIN.items() if key != "gold_label"}
     path = write("A dog runs .\tIt's happy.", "", PLAIN, unlabelled)
     expected = NliExample(("A", "dog", "runs", "."), hypothesis, None)
-    assert list(read_pairs(Source(str(path), pretokenized=pretokenized))) == [expected] * 3
+    assert list(read_pairs(Source(str(path), lang))) == [expected] * 3
 
 
 @pytest.mark.parametrize(
@@ -102,5 +100,5 @@ def test_pairs_to_predict_are_lines_with_a_tab_or_json(write, pretokenized, hypo
 def test_a_malformed_pair_to_predict_is_named(write, line, message):
     path = write("a\tb", line)
     with pytest.raises(InputError) as error:
-        list(read_pairs(Source(str(path), pretokenized=True)))
+        list(read_pairs(Source(str(path), lang=None)))
     assert str(error.value) == f"{path}: line 2: {message} Correct that line."

@@ -138,5 +138,5 @@ def test_a_prediction_as_json():
 def test_text_is_read_for_prediction(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("the dog sleeps .\nthey bow\n", encoding="utf-8")
-    examples = list(Pos().read_input(Source(str(path), pretokenized=True), PosData(), {}))
+    examples = list(Pos().read_input(Source(str(path), lang=None), PosData(), {}))
     assert examples == [Tagged(["the", "dog", "sleeps", "."]), Tagged(["they", "bow"])]

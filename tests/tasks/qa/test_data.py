@@ -161,7 +161,7 @@ def test_questions_are_asked_of_a_whole_text(tmp_path):
 def test_tokens_of_a_text_stay_as_they_are_on_request(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("Ann 's  cat.\n\nIt sat\n")
-    (example,) = asked(path, questions=["Whose cat?"], pretokenized=True)
+    (example,) = asked(path, questions=["Whose cat?"], lang=None)
     assert example.tokens == ["Whose", "cat?"]
     assert example.passage.windows[0].sentences == [["Ann", "'s", "cat.", "It", "sat"]]
     assert example.passage.sentences == [0, 3]

@@ -36,15 +36,15 @@ def test_training_is_on_phrases_and_scoring_on_sentences(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("pretokenized", "expected"),
+    ("lang", "expected"),
     [
-        (False, [("It", "'s", "lovely", ".", "Really", "!"), ("No", ".")]),
-        (True, [("It's", "lovely.", "Really!"), ("No.",)]),
+        ("en", [("It", "'s", "lovely", ".", "Really", "!"), ("No", ".")]),
+        (None, [("It's", "lovely.", "Really!"), ("No.",)]),
     ],
 )
-def test_a_line_to_predict_is_one_example(tmp_path, pretokenized, expected):
+def test_a_line_to_predict_is_one_example(tmp_path, lang, expected):
     (tmp_path / "input.txt").write_text("It's lovely. Really!\n\nNo.\n")
-    source = Source(str(tmp_path / "input.txt"), pretokenized=pretokenized)
+    source = Source(str(tmp_path / "input.txt"), lang)
     assert list(TASK.read_input(source, SentimentData(), {})) == [SentimentExample(tokens, None) for tokens in expected]
 
 

@@ -154,7 +154,7 @@ def test_predicates_are_words_that_are_one_at_least_half_the_time():
 def test_text_gives_an_example_for_each_predicate_that_is_found(tmp_path):
     (tmp_path / "in.txt").write_text("Ann Saw her run .\nNothing here\n", encoding="utf-8")
     vocabularies = Srl().vocabularies(EXAMPLES)
-    found = list(Srl().read_input(Source(str(tmp_path / "in.txt"), pretokenized=True), SrlData(), vocabularies))
+    found = list(Srl().read_input(Source(str(tmp_path / "in.txt"), lang=None), SrlData(), vocabularies))
     assert [(example.tokens, example.predicate, example.tags) for example in found] == [
         (("Ann", "Saw", "her", "run", "."), 1, None),
         (("Ann", "Saw", "her", "run", "."), 3, None),

@@ -9,7 +9,7 @@ from torchelmo.tasks.coref.data import CorefData, Document, Mention
 from torchelmo.tasks.coref.model import CorefConfig, CorefModel
 from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.task import Scores, Source, Task, Tokens, Vocabularies
-from torchelmo.tasks.text_input import read_paragraphs
+from torchelmo.text.reading import read_paragraphs
 
 
 class Coref(Task[Document, list[list[Mention]]]):
@@ -42,7 +42,7 @@ class Coref(Task[Document, list[list[Mention]]]):
         """A blank line ends a document: coreference goes across lines, and a paragraph is too little of a text."""
         sentences: list[list[str]] = []
         number = 0
-        for paragraph in read_paragraphs(source):
+        for paragraph in read_paragraphs(source.path, source.lang):
             sentences += paragraph
             if sentences and not paragraph:
                 yield Document(source.path, str(number), sentences, [], "", None)

@@ -58,7 +58,7 @@ def read_nli(path: Path, options: NliData) -> list[NliExample]:
 
 def read_pairs(source: Source) -> Iterator[NliExample]:
     """Pairs without labels, each line in the form that it begins with; blank lines are skipped."""
-    tokens_of = _splitter(NliData("tokenised" if source.pretokenized else "raw", source.lang))
+    tokens_of = _splitter(NliData("tokenised") if source.lang is None else NliData("raw", source.lang))
     for number, line in enumerate(read_lines(source.path), 1):
         if not line.strip():
             continue

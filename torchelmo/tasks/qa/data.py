@@ -86,7 +86,7 @@ def read_questions(source: Source, options: QuestionData) -> list[Question]:
         ]
     return _questions(
         records,
-        lang=None if source.pretokenized else source.lang,
+        lang=source.lang,
         split_sentences=options.split_sentences,
         window=options.max_context,
     )

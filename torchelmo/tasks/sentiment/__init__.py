@@ -9,7 +9,7 @@ from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.sentiment.data import BINARY, FINE, SentimentData, SentimentExample, read_sentiment, with_phrases
 from torchelmo.tasks.sentiment.model import BCN, BCNConfig
 from torchelmo.tasks.task import Source, Tokens, Vocabularies
-from torchelmo.tasks.text_input import read_paragraphs
+from torchelmo.text.reading import read_paragraphs
 
 
 class Sentiment(ClassificationTask[SentimentExample]):
@@ -36,7 +36,7 @@ class Sentiment(ClassificationTask[SentimentExample]):
         self, source: Source, options: SentimentData, vocabularies: Vocabularies
     ) -> Iterator[SentimentExample]:
         """A line is an example, of however many sentences; blank lines are skipped."""
-        for sentences in read_paragraphs(source):
+        for sentences in read_paragraphs(source.path, source.lang):
             if tokens := tuple(token for sentence in sentences for token in sentence):
                 yield SentimentExample(tokens, None)
 

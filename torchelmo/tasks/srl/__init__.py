@@ -14,7 +14,7 @@ from torchelmo.tasks.srl.model import SrlConfig, SrlModel
 from torchelmo.tasks.srl.unlabelled import propositions_of, read_json_lines
 from torchelmo.tasks.tagging import Tags, gold_tags
 from torchelmo.tasks.task import Scores, Source, Task, Tokens, Vocabularies
-from torchelmo.tasks.text_input import read_sentences
+from torchelmo.text.reading import read_sentences
 
 
 class Srl(Task[Proposition, Tags]):
@@ -60,7 +60,7 @@ class Srl(Task[Proposition, Tags]):
             for tokens, given in read_json_lines(source.path):
                 yield from propositions_of(tokens, predicates, given)
         else:
-            for sentence in read_sentences(source):
+            for sentence in read_sentences(source.path, source.lang):
                 yield from propositions_of(sentence, predicates)
 
     def show(self, example: Proposition, prediction: Tags) -> str:
