@@ -61,8 +61,8 @@ def main() -> None:
 
 def run_for(minutes: float, settings: dict[str, Any], where: str) -> None:
     """Train for so long, whatever the settings say about it, or what is left of that time."""
-    limited = {name: value for name, value in settings.items() if name not in ("steps", "epochs")}
-    config = build_config(PretrainConfig, limited | {"hours": minutes / 60}, where)
+    limited = override(settings, [f"hours={minutes / 60}"], PretrainConfig.REPLACES)
+    config = build_config(PretrainConfig, limited, where)
     with joined(config.device) as world, Stop().on_signals() as stop:
         for report in train(open_run(config, world, resume=True), stop):
             print(f"{where}: {report.line()}", file=sys.stderr, flush=True)

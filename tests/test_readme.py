@@ -1,4 +1,4 @@
-"""The README is true: its Python runs, its commands and files exist."""
+"""The README and the docs are true: their Python runs, their commands and files exist."""
 
 import re
 import shlex
@@ -8,37 +8,36 @@ import pytest
 from command_lines import check_command
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def blocks(language: str) -> list[str]:
+def text_of(page: Path) -> str:
+    """With lines that a backslash continues as one."""
+    return page.read_text(encoding="utf-8").replace("\\\n", " ")
+
+
+def blocks(page: Path, language: str) -> list[str]:
     """The code blocks that are marked with a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^```{language}\n(.*?)^```$", text_of(page), flags=re.DOTALL | re.MULTILINE)
 
 
-def commands(program: str) -> list[list[str]]:
-    """The words of every call of a program, in blocks and in `inline code`, without comments."""
-    lines = [line for block in blocks("bash") for line in re.sub(r"\\\n", " ", block).splitlines()]
-    inline = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", README, flags=re.DOTALL))
-    calls = [shlex.split(line, comments=True) for line in lines + inline if line.startswith(f"{program} ")]
-    assert calls, f"README.md names no call of {program}"
-    return calls
+def commands(page: Path, program: str) -> list[list[str]]:
+    """The words of every call of a program, in blocks of either kind and in `inline code`, without comments."""
+    text = text_of(page)
+    lines = [line.strip() for block in blocks(page, "(?:bash)?") for line in block.splitlines()]
+    lines += [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    lines += re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    return [shlex.split(line, comments=True) for line in lines if line.startswith(f"{program} ")]
 
 
-def test_python_blocks_run_in_order(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": "readme"}
-    assert blocks("python")
-    for number, block in enumerate(blocks("python"), 1):
-        exec(compile(block, f"README.md, Python block {number}", "exec"), namespace)
-
-
-def test_results_in_comments_are_true(tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", [README, ROOT / "docs" / "python.md"], ids=lambda page: page.name)
+def test_python_blocks_run_in_order(page, tmp_path, monkeypatch):
     """A line `expression  # -> value` states what the expression gives."""
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "readme"}
     stated = 0
-    for block in blocks("python"):
+    for block in blocks(page, "python"):
         for line in block.splitlines():
             if " # -> " not in line:
                 continue
@@ -49,12 +48,12 @@ def test_results_in_comments_are_true(tmp_path, monkeypatch):
     assert stated >= 2
 
 
-@pytest.mark.parametrize("words", commands("torchelmo"), ids=" ".join)
+@pytest.mark.parametrize("words", [words for page in PAGES for words in commands(page, "torchelmo")], ids=" ".join)
 def test_commands_and_their_options_exist(words, monkeypatch, capsys):
     check_command(words, monkeypatch, capsys)
 
 
-@pytest.mark.parametrize("words", commands("make"), ids=" ".join)
+@pytest.mark.parametrize("words", commands(README, "make"), ids=" ".join)
 def test_make_targets_exist(words):
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert re.search(rf"^{words[1]}:", makefile, flags=re.MULTILINE)

@@ -16,8 +16,12 @@ T = TypeVar("T")
 
 
 def load_config(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> T:
-    """Read the TOML file at `path` into the dataclass `cls`; `overrides` are "key.sub=value" strings."""
-    return build_config(cls, override(read_toml(path), overrides), where=str(path))
+    """Read the TOML file at `path` into the dataclass `cls`; `overrides` are "key.sub=value" strings.
+
+    Where `cls` has REPLACES, an override of its keys takes the place of the keys that it names.
+    """
+    data = override(read_toml(path), overrides, getattr(cls, "REPLACES", {}))
+    return build_config(cls, data, where=str(path))
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -65,18 +69,28 @@ def config_to_dict(config: Any) -> dict[str, Any]:
     return {key: _plain(value) for key, value in dataclasses.asdict(config).items()}
 
 
-def override(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def override(
+    data: Mapping[str, Any], overrides: Sequence[str], replaces: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, Any]:
     """Apply "key.sub=value" settings; a value is TOML where it parses as TOML, else plain text.
+
+    `replaces` names, for a key, those of `data` that are left out where it is given.
 
     >>> override({"optim": {"lr": 1.0}}, ["optim.lr=0.1", "out=runs/mine"])
     {'optim': {'lr': 0.1}, 'out': 'runs/mine'}
+    >>> override({"epochs": 1, "seed": 2}, ["hours=8"], {"hours": ["epochs"]})
+    {'seed': 2, 'hours': 8}
     """
-    result: dict[str, Any] = copy.deepcopy(dict(data))
+    given = []
     for item in overrides:
         name, equals, text = item.partition("=")
         if not equals or not name.strip():
             raise ConfigError(f"--set {item}: expected KEY=VALUE, for example --set optim.lr=0.1.")
-        *tables, key = name.strip().split(".")
+        given.append((item, name.strip(), text))
+    replaced = {key for _, name, _ in given for key in (replaces or {}).get(name, ())}
+    result: dict[str, Any] = copy.deepcopy({key: value for key, value in data.items() if key not in replaced})
+    for item, name, text in given:
+        *tables, key = name.split(".")
         target = result
         for table in tables:
             target = target.setdefault(table, {})

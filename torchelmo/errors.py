@@ -25,5 +25,9 @@ class OutputError(TorchelmoError, OSError):
     """A result could not be written; nothing that looks finished was left behind."""
 
 
+class OutputExistsError(OutputError, FileExistsError):
+    """Something stands where a result would go; it was left as it is."""
+
+
 class TrainingError(TorchelmoError, RuntimeError):
     """A training run cannot go on; what it had saved is still there."""

@@ -11,7 +11,7 @@ import typer
 from torchelmo import BiLMConfig, __version__
 from torchelmo.cli import app, ending
 from torchelmo.cli.ending import WrongCallError, run
-from torchelmo.errors import OutputError
+from torchelmo.errors import OutputError, OutputExistsError
 
 
 def test_version(call):
@@ -133,8 +133,13 @@ def test_settings_that_contradict_each_other_are_a_wrong_call(call, tiny_bilm, t
     [
         (WrongCallError("That cannot be."), 2, "That cannot be.\n"),
         (OutputError("No room."), 1, "No room.\n"),
+        (OutputExistsError("It is there."), 2, "It is there.\n"),
         (OSError(5, "Input/output error", "disk"), 1, "The system refused: [Errno 5] Input/output error: 'disk'.\n"),
-        (MemoryError(), 1, "Not enough memory. Use a smaller --batch-tokens, or shorter lines.\n"),
+        (
+            MemoryError(),
+            1,
+            "Not enough memory. Take less at once: a smaller --batch-tokens or batch_size, or shorter lines.\n",
+        ),
         (RuntimeError("DefaultCPUAllocator: not enough memory"), 1, "Not enough memory."),
         (ZeroDivisionError("by zero"), 1, "Unexpected ZeroDivisionError: by zero. This is a fault in torchelmo"),
         (KeyboardInterrupt(), 130, "Interrupted.\n"),

@@ -96,8 +96,8 @@ def test_seeds_stand_side_by_side(call, toml, tmp_path):
     assert f"It holds runs with several seeds: give one of them, such as {tmp_path / 'run' / 'seed-1'}." in outcome.err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_a_signal_ends_the_run_with_all_saved(call, toml, tmp_path, number):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"])
+def test_a_signal_ends_the_run_with_all_saved(call, toml, tmp_path, number, code):
     steps = []
 
     def interrupt(*_):
@@ -110,7 +110,7 @@ def test_a_signal_ends_the_run_with_all_saved(call, toml, tmp_path, number):
         outcome = call("task", "train", "pos", "--config", toml)
     finally:
         handle.remove()
-    assert outcome.code == 0, outcome.err
+    assert outcome.code == code, outcome.err
     expected = f"Stopped; all is saved in {tmp_path / 'run'}. Go on with the same call and --resume.\n"
     assert outcome.out == expected
     assert len(steps) == 3

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_runs import sentences, tiny_config, write_data
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import torchelmo
 from torchelmo.config import config_to_dict
@@ -51,7 +52,7 @@ def test_pretrain_trains_and_says_so(call, toml, tmp_path):
 def test_a_taken_out_is_an_error_that_names_the_ways_on(call, toml):
     assert call("pretrain", toml).code == 0
     outcome = call("pretrain", toml)
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert "--resume" in outcome.err
     assert "--overwrite" in outcome.err
     assert call("pretrain", toml, "--overwrite").code == 0
@@ -71,8 +72,8 @@ def test_plan_prints_and_leaves_nothing(call, toml, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_a_signal_ends_the_run_with_all_saved(start, toml, tmp_path, number):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"])
+def test_a_signal_ends_the_run_with_all_saved(start, toml, tmp_path, number, code):
     arguments = ("pretrain", toml, "--set", "steps=1000000", "--set", "checkpoint_every=1h")
     process = start(*arguments)
     metrics = tmp_path / "run" / "metrics.jsonl"
@@ -81,21 +82,37 @@ def test_a_signal_ends_the_run_with_all_saved(start, toml, tmp_path, number):
         time.sleep(0.02)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
+    assert process.returncode == code, err
     step = int(re.search(r"Stopped after step (\d+); all is saved\. Go on with: torchelmo pretrain ", out)[1])
     assert out.rstrip().endswith("--set steps=1000000 --set checkpoint_every=1h --resume")
     assert checkpoints(tmp_path / "run")[-1].name == f"step-{step:08d}"
 
 
-def test_fine_tune_tells_the_perplexity_before_and_after(call, toml, tmp_path):
+def fine_tuning(call, toml, folder):
     assert call("pretrain", toml).code == 0
-    (tmp_path / "text.txt").write_text("\n".join(" ".join(s) for s in sentences(60, seed=9)))
-    arguments = ["--out", tmp_path / "tuned", "--pretokenized", "--heldout", "0.3"]
+    (folder / "text.txt").write_text("\n".join(" ".join(s) for s in sentences(60, seed=9)))
+    arguments = ["--out", folder / "tuned", "--pretokenized", "--heldout", "0.3"]
     arguments += ["--set", "batch_size=4", "--set", "epochs=1", "--set", "optim.lr=0.02", "--set", "curve=false"]
-    outcome = call("fine-tune", tmp_path / "run", tmp_path / "text.txt", *arguments)
+    return ["fine-tune", folder / "run", folder / "text.txt", *arguments]
+
+
+def test_fine_tune_tells_the_perplexity_before_and_after(call, toml, tmp_path):
+    outcome = call(*fine_tuning(call, toml, tmp_path))
     assert outcome.code == 0, outcome.err
     before, after = re.findall(r"held-out perplexity (?:before|after): ([\d.]+)", outcome.out)
     assert float(after) < float(before)
+    assert torchelmo.load(tmp_path / "tuned").vocabulary == torchelmo.load(tmp_path / "run").vocabulary
+
+
+def test_a_fine_tuning_that_is_stopped_leaves_its_best_model(call, toml, tmp_path):
+    arguments = fine_tuning(call, toml, tmp_path)
+    handle = register_optimizer_step_post_hook(lambda *_: signal.raise_signal(signal.SIGTERM))
+    try:
+        outcome = call(*arguments)
+    finally:
+        handle.remove()
+    assert outcome.code == 143, outcome.err
+    assert outcome.out.endswith(", stopped early\n")
     assert torchelmo.load(tmp_path / "tuned").vocabulary == torchelmo.load(tmp_path / "run").vocabulary
 
 

@@ -11,7 +11,7 @@ from tiny_tasks import pos_config, write_ner, write_pos, write_vectors
 
 from torchelmo.bilm.weights import load_folder
 from torchelmo.config import build_config
-from torchelmo.errors import ConfigError, InputError, MissingFileError, TrainingError
+from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputExistsError, TrainingError
 from torchelmo.tasks import load, train
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.runner import train_seeds
@@ -245,7 +245,7 @@ def test_a_dev_file_without_labels_is_named(tmp_path):
 def test_a_folder_of_something_else_is_left_alone(data, bilm_folder, tmp_path, changes):
     load_folder(bilm_folder).save(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(ConfigError, match="holds model.safetensors, but not of a task run. It is left alone"):
+    with pytest.raises(OutputExistsError, match="holds model.safetensors, but not of a task run. It is left alone"):
         train(pos_config(data, tmp_path), **changes)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
@@ -255,7 +255,9 @@ def test_overwrite_replaces_all_that_a_run_wrote(data, bilm_folder, tmp_path):
     first = {"elmo": {"place": "input", "model": str(bilm_folder)}, "words": {"vectors": vectors, "dim": 0}}
     train(pos_config(data, tmp_path / "run", epochs=1, **first))
     (tmp_path / "run" / "mine.txt").write_text("kept")
-    with pytest.raises(ConfigError, match="run: holds a run already. Use --resume to go on with it, --overwrite to"):
+    with pytest.raises(
+        OutputExistsError, match="run: holds a run already. Use --resume to go on with it, --overwrite to"
+    ):
         train(pos_config(data, tmp_path / "run", epochs=1))
     train(pos_config(data, tmp_path / "run", epochs=1), overwrite=True)
     train(pos_config(data, tmp_path / "new", epochs=1))

@@ -62,6 +62,31 @@ def test_a_wrong_setting_is_named(changes, words):
         build_config(PretrainConfig, {**BASE, **changes})
 
 
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["hours=8"], (None, None, 8.0)),
+        (["epochs=2"], (None, 2.0, None)),
+        (["seed=3"], (None, 1.0, None)),
+    ],
+)
+def test_a_length_that_is_set_takes_the_place_of_that_of_the_file(tmp_path, overrides, expected):
+    (tmp_path / "run.toml").write_text('data = "data"\nout = "out"\nepochs = 1\n')
+    config = load_config(PretrainConfig, tmp_path / "run.toml", overrides)
+    assert (config.steps, config.epochs, config.hours) == expected
+
+
+def test_two_lengths_that_are_set_are_an_error():
+    with pytest.raises(ConfigError, match="exactly one of steps, epochs and hours.*got steps and hours"):
+        load_config(PretrainConfig, EXPERIMENTS / "small.toml", ["steps=5", "hours=1"])
+
+
+@pytest.mark.parametrize("overrides", [["init=elsewhere"], ["init=elsewhere", "model={}"]], ids=["alone", "with {}"])
+def test_a_model_to_start_from_takes_the_place_of_the_shape(overrides):
+    config = load_config(PretrainConfig, EXPERIMENTS / "small.toml", overrides)
+    assert (config.init, config.model) == (Path("elsewhere"), {})
+
+
 def test_the_number_of_words_comes_from_the_data():
     words = build_config(PretrainConfig, {**BASE, "model": {"input": "words", "tied_softmax": True}})
     assert words.model_config(77).n_words == words.model_config(77).softmax_words == 77

@@ -6,7 +6,7 @@ from official_files import random_official
 from tiny_runs import NAMES, VERBS, sentences, tiny_config
 
 import torchelmo
-from torchelmo.errors import InputError, OutputError
+from torchelmo.errors import InputError, OutputExistsError
 from torchelmo.train.evaluate import perplexity
 from torchelmo.train.finetune import fine_tune
 from torchelmo.train.loop import pretrain
@@ -77,7 +77,9 @@ def test_official_weights_are_given_a_softmax_first(text, tmp_path):
 
 
 def test_a_place_that_is_taken_is_not_written_over(model, text):
-    with pytest.raises(OutputError, match="holds a model or a run already. Choose another --out, or say --overwrite"):
+    with pytest.raises(
+        OutputExistsError, match="holds a model or a run already. Choose another --out, or say --overwrite"
+    ):
         fine_tune(model, [text], model)
 
 

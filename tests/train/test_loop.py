@@ -10,7 +10,7 @@ from tiny_runs import MODEL, sentences, tiny_config, write_data
 
 import torchelmo
 from torchelmo.bilm.training import run_training
-from torchelmo.errors import ConfigError, OutputError, TrainingError
+from torchelmo.errors import ConfigError, OutputExistsError, TrainingError
 from torchelmo.train.distributed import World
 from torchelmo.train.evaluate import perplexity
 from torchelmo.train.loop import pretrain, train
@@ -175,7 +175,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_was_good(data, t
 def test_a_folder_with_a_run_is_not_written_over(data, tmp_path):
     config = tiny_config(data, tmp_path / "run", steps=2)
     pretrain(config)
-    with pytest.raises(OutputError, match="holds a run or a model already.*--resume.*--overwrite"):
+    with pytest.raises(OutputExistsError, match="holds a run or a model already.*--resume.*--overwrite"):
         open_run(config, WORLD)
     note = tmp_path / "run" / "notes.txt"
     note.write_text("mine")

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, TorchelmoError
+from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputExistsError, TorchelmoError
 from torchelmo.text.tokenize import Tokenizer
 from torchelmo.text.vocabulary import Vocabulary
 from torchelmo.train import blocks
@@ -226,14 +226,14 @@ def test_only_prepared_text_is_overwritten(text, lines, tmp_path):
     out = tmp_path / "data"
     out.mkdir()
     prepare([text], out, heldout=0)  # an empty folder is fine
-    with pytest.raises(OutputError, match="expected a new or empty folder, found something there"):
+    with pytest.raises(OutputExistsError, match="expected a new or empty folder, found something there"):
         prepare([lines], out)
     prepare([lines], out, overwrite=True, heldout=0, pretokenized=True)
     assert len(sentences(out)) == 500
     other = tmp_path / "photos"
     other.mkdir()
     (other / "holiday.jpg").touch()
-    with pytest.raises(OutputError, match=r"only prepared text is overwritten, and this has no card\.json"):
+    with pytest.raises(OutputExistsError, match=r"only prepared text is overwritten, and this has no card\.json"):
         prepare([text], other, overwrite=True)
 
 

@@ -15,7 +15,7 @@ from torchelmo.files import require_file
 if TYPE_CHECKING:
     from torchelmo.analysis.wsd import Disambiguation
 
-Model = Annotated[str | None, typer.Option(help="A model folder, official files, or a name; else our own.")]
+Model = Annotated[str | None, typer.Option(help="A model folder, official files, or a name; default: english-small.")]
 Layers = Annotated[
     list[str] | None,
     typer.Option(

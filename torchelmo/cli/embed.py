@@ -29,7 +29,9 @@ def embed(
         typer.Argument(metavar="INPUT", help="One sentence per line: a file (also .gz, .bz2, .xz), or -."),
     ],
     out: Annotated[Path, typer.Option(help="File to write: .h5, .npz or .safetensors.")],
-    model: Annotated[str | None, typer.Option(help="A model folder, official files, or a name; else our own.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A model folder, official files, or a name; default: english-small.")
+    ] = None,
     layers: Annotated[
         str, typer.Option(help="all: every layer; top; average; or one by its index, 0 for the token layer.")
     ] = "all",

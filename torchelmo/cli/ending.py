@@ -15,7 +15,7 @@ from types import FrameType
 
 import typer
 
-from torchelmo.errors import ConfigError, MissingFileError, TorchelmoError
+from torchelmo.errors import ConfigError, MissingFileError, OutputExistsError, TorchelmoError
 from torchelmo.files import explaining
 
 SUCCESS, FAILED, WRONG_CALL, INTERRUPTED, PIPE_CLOSED, TERMINATED = 0, 1, 2, 130, 141, 143
@@ -29,8 +29,9 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM: ends a run in the same orderly way as Ctrl-C."""
 
 
-# A file that is not there and a setting that does not exist are mistakes in the call; all else came later.
-_WRONG_CALLS = (WrongCallError, MissingFileError, ConfigError)
+# A file that is not there, one that is in the way, and a setting that does not exist are mistakes in the call; all else
+# came later.
+_WRONG_CALLS = (WrongCallError, MissingFileError, OutputExistsError, ConfigError)
 
 
 def run(job: Callable[[], object]) -> int:
@@ -55,6 +56,11 @@ def echo(text: str) -> None:
         print(text, flush=True)
 
 
+def stopped(number: int | None) -> typer.Exit:
+    """What a run raises that ended early, in good order, because of signal `number`: its work is not done."""
+    return typer.Exit(TERMINATED if number == signal.SIGTERM else INTERRUPTED)
+
+
 def _explain(error: BaseException) -> int:
     if isinstance(error, typer.Exit):  # --help and --version end in this way
         return error.exit_code
@@ -77,7 +83,7 @@ def _explain(error: BaseException) -> int:
         _say(f"The system refused: {error}.", error)
         return FAILED
     if _is_out_of_memory(error):
-        _say("Not enough memory. Use a smaller --batch-tokens, or shorter lines.", error)
+        _say("Not enough memory. Take less at once: a smaller --batch-tokens or batch_size, or shorter lines.", error)
         return FAILED
     _say(
         f"Unexpected {type(error).__name__}: {error}. This is a fault in torchelmo: "

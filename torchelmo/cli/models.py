@@ -30,7 +30,9 @@ _LARGEST_DIFFERENCE = 1e-5  # of float32 files; they should be equal
 def info(
     model: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="Model folder, folder with official files, or name; else our own."),
+        typer.Argument(
+            metavar="MODEL", help="Model folder, folder with official files, or name; default: english-small."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:

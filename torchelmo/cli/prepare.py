@@ -15,7 +15,7 @@ def prepare(
         int, typer.Option(min=4, help="Words of the softmax: the most frequent, the three marks among them.")
     ] = 50_000,
     vocab: Annotated[
-        Path | None, typer.Option(help="A vocab.txt whose words to take instead, as fine-tuning needs.")
+        Path | None, typer.Option(help="A vocab.txt whose words to take instead, as a run with init needs.")
     ] = None,
     heldout: Annotated[
         list[str] | None,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from torchelmo.cli.ending import WrongCallError, echo
+from torchelmo.cli.ending import WrongCallError, echo, stopped
 
 Place = Literal["none", "input", "output", "both"]
 Which = Literal["all", "top", "average", "0", "1", "2"]
@@ -23,16 +23,18 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting (optim.lr=0.01); may be given again."),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs with so many seeds, each in OUT/seed-N.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="So many runs with rising seeds; if several, each in OUT/seed-N.")
+    ] = 1,
     vectors: Annotated[Path | None, typer.Option(help="Static word vectors: GloVe or word2vec text.")] = None,
     elmo: Annotated[Place | None, typer.Option(help="Where ELMo enters the task model.")] = None,
-    model: Annotated[str | None, typer.Option(help="The biLM: a model folder or name; else the one inside.")] = None,
+    model: Annotated[str | None, typer.Option(help="The biLM: a model folder or name; default: english-small.")] = None,
     layers: Annotated[Which | None, typer.Option(help="all learns a mix of the layers; others are fixed.")] = None,
     l2: Annotated[float | None, typer.Option("--lambda", help="λ of the penalty on the mix weights.")] = None,
     layer_norm: Annotated[bool, typer.Option("--layer-norm", help="Normalise each layer before the mix.")] = False,
     elmo_dropout: Annotated[float | None, typer.Option(help="Dropout on the mixes.")] = None,
     unfreeze: Annotated[bool, typer.Option("--unfreeze", help="Train the biLM with the task; no cache then.")] = False,
-    head: Annotated[str | None, typer.Option(help="pos: bilstm, or linear for the probe of one frozen layer.")] = None,
+    head: Annotated[str | None, typer.Option(help="pos: bilstm, or linear, as in pos-probe.toml.")] = None,
     min_phrase: Annotated[int | None, typer.Option(help="sentiment: shortest phrase of a tree to train on.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that OUT holds.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that OUT holds.")] = False,
@@ -81,7 +83,7 @@ def train(
         summary = train_seeds(found, seeds, resume=resume, overwrite=overwrite, stop=stop)
     if summary is None:
         echo(f"Stopped; all is saved in {found.out}. Go on with the same call and --resume.")
-        return
+        raise stopped(stop.signal)
     for result in summary.results:
         echo(result.line())
         for mix in result.mixes:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from torchelmo.cli.ending import echo
+from torchelmo.cli.ending import echo, stopped
 from torchelmo.cli.prepare import heldout_part
 
 log = logging.getLogger(__name__)
@@ -65,16 +65,17 @@ def pretrain(
                 if advance is not None:
                     advance(report.step - done)
                 done = report.step
-        if world.rank > 0:
-            return
         if not run.is_over(run.progress):
-            words = ["pretrain", str(config), *(part for item in settings or [] for part in ("--set", item))]
-            again = shlex.join(["torchelmo", *words, "--resume"]) if world.size == 1 else "the same call and --resume"
-            echo(f"Stopped after step {done}; all is saved. Go on with: {again}")
-            return
-        best = run.progress.best
-        gained = f", best held-out perplexity {best:.2f} after step {run.progress.best_step}" if best else ""
-        echo(f"{found.out}: finished after step {done}{gained}. A longer run goes on with --resume.")
+            if world.rank == 0:
+                words = ["pretrain", str(config), *(part for item in settings or [] for part in ("--set", item))]
+                call = shlex.join(["torchelmo", *words, "--resume"])
+                again = call if world.size == 1 else "the same call and --resume"
+                echo(f"Stopped after step {done}; all is saved. Go on with: {again}")
+            raise stopped(stop.signal)
+        if world.rank == 0:
+            best = run.progress.best
+            gained = f", best held-out perplexity {best:.2f} after step {run.progress.best_step}" if best else ""
+            echo(f"{found.out}: finished after step {done}{gained}. A longer run goes on with --resume.")
 
 
 def fine_tune(
@@ -123,3 +124,5 @@ def fine_tune(
         ways = " / ".join(f"{value:.2f}" for value in (result.forward, result.backward) if value is not None)
         echo(f"held-out perplexity {name}: {result.average:.2f} ({ways})")
     echo(f"{out}: the model after step {tuned.step}{', stopped early' if tuned.stopped else ''}")
+    if tuned.stopped:
+        raise stopped(stop.signal)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torchelmo.config import build_config, config_to_dict
-from torchelmo.errors import ConfigError
+from torchelmo.errors import ConfigError, OutputExistsError
 from torchelmo.files import explaining
 from torchelmo.tasks.checkpoint import Progress, Saved, latest
 from torchelmo.tasks.config import TaskConfig
@@ -27,9 +27,11 @@ def open_folder(config: TaskConfig, *, resume: bool, overwrite: bool) -> Saved |
     if not is_run:
         taken = next((name for name in (*_FOLDERS, *_FILES) if (out / name).exists()), None)
         if taken is not None:
-            raise ConfigError(f"{out}: holds {taken}, but not of a task run. It is left alone: use another --out.")
+            raise OutputExistsError(
+                f"{out}: holds {taken}, but not of a task run. It is left alone: use another --out."
+            )
     if is_run and not resume and not overwrite:
-        raise ConfigError(
+        raise OutputExistsError(
             f"{out}: holds a run already. Use --resume to go on with it, --overwrite to replace it, or another --out."
         )
     if overwrite:

@@ -1,9 +1,10 @@
-"""The settings of a training run, as `torchelmo pretrain` reads them. The defaults are the paper's."""
+"""The settings of a training run, as `torchelmo pretrain` reads them."""
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from torchelmo.bilm.config import BiLMConfig
 from torchelmo.config import build_config, config_to_dict
@@ -95,6 +96,14 @@ class PretrainConfig:
     precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16 is autocast, on CUDA
     model: dict[str, Any] = field(default_factory=dict)  # BiLMConfig; the data tells the number of words
     optim: OptimConfig = field(default_factory=OptimConfig)
+
+    # --set hours=8 does not only add to a file that has epochs.
+    REPLACES: ClassVar[Mapping[str, Sequence[str]]] = {
+        "steps": ("epochs", "hours"),
+        "epochs": ("steps", "hours"),
+        "hours": ("steps", "epochs"),
+        "init": ("model",),
+    }
 
     def __post_init__(self) -> None:
         lengths = [name for name in ("steps", "epochs", "hours") if getattr(self, name) is not None]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torchelmo.bilm.model import BiLM
 from torchelmo.bilm.weights import load
 from torchelmo.config import build_config, override
-from torchelmo.errors import InputError, OutputError
+from torchelmo.errors import InputError, OutputExistsError
 from torchelmo.text.vocabulary import Vocabulary
 from torchelmo.train import checkpoint as files
 from torchelmo.train.config import PretrainConfig
@@ -72,7 +72,7 @@ def fine_tune(
     """
     out, stop = Path(out), stop or Stop()
     if not overwrite and (files.has_run(out) or (out / "data").exists()):
-        raise OutputError(f"{out}: holds a model or a run already. Choose another --out, or say --overwrite.")
+        raise OutputExistsError(f"{out}: holds a model or a run already. Choose another --out, or say --overwrite.")
     bilm = load(model)
     card = prepare(
         texts,
@@ -126,13 +126,11 @@ def _train(start: str, data: Path, out: Path, settings: Sequence[str], stop: Sto
 
 def _config(start: str, data: Path, out: Path, settings: Sequence[str]) -> PretrainConfig:
     corpus = Corpus.open(data)
-    plain = override(DEFAULTS, settings)
+    plain = override(DEFAULTS, settings, PretrainConfig.REPLACES)
     plain |= {"data": str(data), "out": str(out), "init": start}
     window = plain["batch_size"] * plain["unroll"] * plain.get("accumulate", 1)
     epoch = (corpus.n_tokens + corpus.n_sentences) / window
     plain.setdefault("evaluate_every", max(1, round(epoch / _LOOKS_PER_EPOCH)))
-    if {"steps", "hours"} & plain.keys():
-        del plain["epochs"]
     return build_config(PretrainConfig, plain, where="fine-tune")
 
 

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from torchelmo.errors import ConfigError, MissingFileError, OutputError
+from torchelmo.errors import ConfigError, MissingFileError, OutputExistsError
 from torchelmo.files import require_file, writing
 from torchelmo.progress import progress
 from torchelmo.text.vocabulary import Vocabulary
@@ -132,9 +132,11 @@ def _check_out(out: Path, overwrite: bool) -> None:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not overwrite:
-        raise OutputError(
+        raise OutputExistsError(
             f"{out}: expected a new or empty folder, found something there. Choose another --out, or replace "
             "prepared text with --overwrite."
         )
     if not (out / "card.json").is_file():
-        raise OutputError(f"{out}: only prepared text is overwritten, and this has no card.json. Choose another --out.")
+        raise OutputExistsError(
+            f"{out}: only prepared text is overwritten, and this has no card.json. Choose another --out."
+        )

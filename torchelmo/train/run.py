@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torchelmo.bilm.model import BiLMState
 from torchelmo.bilm.softmax import Softmax
 from torchelmo.config import build_config, config_to_dict
-from torchelmo.errors import ConfigError, OutputError
+from torchelmo.errors import ConfigError, OutputExistsError
 from torchelmo.files import explaining
 from torchelmo.train import checkpoint as files
 from torchelmo.train.checkpoint import Checkpoint, Progress
@@ -246,7 +246,7 @@ def open_run(config: PretrainConfig, world: World, *, resume: bool = False, over
     """A run that may write to `config.out`: new, or where the last checkpoint there left it."""
     out = config.out
     if not resume and not overwrite and files.has_run(out):
-        raise OutputError(
+        raise OutputExistsError(
             f"{out}: holds a run or a model already. Go on with it (--resume), replace it (--overwrite), or "
             "choose another out."
         )

@@ -12,6 +12,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.asked = False
+        self.signal: int | None = None  # that asked
 
     @contextlib.contextmanager
     def on_signals(self) -> Iterator["Stop"]:
@@ -28,4 +29,4 @@ class Stop:
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.asked = True
+        self.asked, self.signal = True, number

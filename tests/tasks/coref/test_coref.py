@@ -60,7 +60,7 @@ def test_mentions_that_begin_or_end_together_are_shown_as_they_nest():
 
 
 def test_no_clusters_are_shown_as_such():
-    assert Coref().show(DOCUMENT, []).endswith("\n\nNo mentions were found that refer to the same.")
+    assert Coref().show(DOCUMENT, []).endswith("\n\nNo mentions were found that refer to the same entity.")
 
 
 def test_the_record_gives_offsets_and_text():

@@ -18,7 +18,7 @@ def bracketed(document: Document, clusters: Sequence[Sequence[Mention]]) -> str:
     marked = iter("".join(opened) + word + "]" * closed for word, opened, closed in zip(words, before, after))
     lines = [" ".join(next(marked) for _ in sentence) for sentence in document.sentences]
     lists = [f"{number}: {' | '.join(_text(words, m) for m in cluster)}" for number, cluster in enumerate(clusters, 1)]
-    return "\n".join([*lines, "", *(lists or ["No mentions were found that refer to the same."])])
+    return "\n".join([*lines, "", *(lists or ["No mentions were found that refer to the same entity."])])
 
 
 def record(document: Document, clusters: Sequence[Sequence[Mention]]) -> dict[str, Any]:
