@@ -268,7 +268,17 @@ def test_modes_are_left_alone(elmo):
     assert_close(elmo.embed(SENTENCES, layers="mix"), first, 0)  # no dropout
     with torch.inference_mode():
         elmo.embed(SENTENCES)
+        elmo.embed([["new", "words"]])
+    elmo.embed([["newer", "words"]])
     elmo(elmo.encode(SENTENCES)).mixes[0].sum().backward()  # nothing kept from there is in the way
+
+
+def test_words_that_inference_mode_kept_first_make_room_for_others(tiny_bilm):
+    elmo = Elmo(copy.deepcopy(tiny_bilm), cache=4)
+    with torch.inference_mode():
+        elmo.embed(SENTENCES)
+    found = elmo.embed([["new", "words", "in", "all", "places"]])
+    assert_close(found, Elmo(copy.deepcopy(tiny_bilm)).embed([["new", "words", "in", "all", "places"]]))
 
 
 @pytest.mark.parametrize(

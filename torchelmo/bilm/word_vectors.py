@@ -86,7 +86,8 @@ class WordVectors:
         rows = 0 if self._table is None else len(self._table)
         if rows >= n_words:
             return
-        table = like.new_empty(min(self.capacity, max(n_words, 2 * rows, 256)), like.shape[1])
+        with torch.inference_mode(False):  # else a call under inference_mode would close the table to all later ones
+            table = like.new_empty(min(self.capacity, max(n_words, 2 * rows, 256)), like.shape[1])
         if self._table is not None:
             table[:rows] = self._table
         self._table = table
