@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from torchelmo.errors import InputError, MissingFileError, OutputError, TorchelmoError
-from torchelmo.files import explaining, open_bytes, read_lines, require_file, writing
+from torchelmo.files import content_hash, explaining, open_bytes, read_lines, require_file, writing
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 TEXT = "naïve\n\nbow and arrow\n日本\n"
@@ -132,6 +132,19 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
 def test_bytes(suffix, tmp_path):
     with open_bytes(write_text(tmp_path, suffix, TEXT.encode())) as stream:
         assert stream.read() == TEXT.encode()
+
+
+def test_a_hash_is_that_of_the_content_and_the_names_in_a_folder(tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    for folder in (one, two):
+        (folder / "inner").mkdir(parents=True)
+        (folder / "inner" / "a.conll").write_text("a\n")
+    assert content_hash(one / "inner" / "a.conll") == content_hash(two / "inner" / "a.conll")
+    assert content_hash(one) == content_hash(two)
+    (two / "inner" / "a.conll").rename(two / "b.conll")
+    assert content_hash(one) != content_hash(two)
+    with pytest.raises(MissingFileError, match="gone: expected a text file, found nothing"):
+        content_hash(tmp_path / "gone")
 
 
 # Writing

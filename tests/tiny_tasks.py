@@ -43,9 +43,9 @@ def write_ner(folder: Path, n: int = 20) -> Path:
     return folder
 
 
-def write_vectors(path: Path, dim: int = 3) -> Path:
+def write_vectors(path: Path, dim: int = 3, seed: int = 3) -> Path:
     """Vectors for the nouns and verbs."""
-    pick = random.Random(3)
+    pick = random.Random(seed)
     rows = [[word, *(f"{pick.gauss(0, 1):.3f}" for _ in range(dim))] for word in TAGS["NOUN"] + TAGS["VERB"]]
     path.write_text("".join(" ".join(row) + "\n" for row in rows), encoding="utf-8")
     return path

@@ -4,6 +4,7 @@ import bz2
 import contextlib
 import errno
 import gzip
+import hashlib
 import json
 import lzma
 import os
@@ -54,6 +55,18 @@ def read_json(path: str | Path, what: str) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: expected JSON in UTF-8: {error}.") from error
+
+
+def content_hash(path: str | Path) -> str:
+    """Of the bytes of a file, or of the names and bytes of all files in a folder."""
+    path = Path(path)
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        names = (file.relative_to(path).as_posix() for file in files)
+        listed = [f"{name} {content_hash(file)}" for name, file in zip(names, files)]
+        return hashlib.sha256("\n".join(listed).encode("utf-8", "surrogateescape")).hexdigest()
+    with require_file(path, "a text file").open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

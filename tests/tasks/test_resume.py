@@ -8,9 +8,12 @@ import sys
 import time
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
-from tiny_tasks import pos_config, write_pos
+from tiny_tasks import pos_config, write_pos, write_vectors
 
+from torchelmo.bilm import weights
+from torchelmo.bilm.weights import DEFAULT_MODEL, load_folder
 from torchelmo.config import config_to_dict
 from torchelmo.errors import ConfigError, WeightsError
 from torchelmo.tasks import load, train
@@ -133,7 +136,7 @@ def test_a_killed_run_goes_on(data, bilm_folder, tmp_path):
 )
 def test_a_setting_that_must_not_change_is_named(data, tmp_path, changes, words, stop_after):
     assert train(pos_config(data, tmp_path), stop=stop_after(2)) is None
-    with pytest.raises(ConfigError, match=f"a resumed run must keep its settings, {words} Leave it as it was, or use"):
+    with pytest.raises(ConfigError, match=f"a resumed run must keep its settings, {words} Leave it as it was, use an"):
         train(pos_config(data, tmp_path, **changes), resume=True)
 
 
@@ -143,14 +146,62 @@ def test_defaults_that_are_written_out_are_no_change(data, tmp_path, stop_after)
     assert train(pos_config(data, tmp_path, **changes), resume=True).finished
 
 
-def test_other_data_under_the_same_name_is_refused(tmp_path, stop_after):
-    write_pos(tmp_path)
-    assert train(pos_config(tmp_path, tmp_path / "run"), stop=stop_after(2)) is None
-    write_pos(tmp_path, n=21)
+@pytest.fixture
+def replaceable(bilm_folder, tmp_path):
+    """The settings of a run with all kinds of inputs, and how to put another under the name of each."""
+    write_pos(tmp_path), write_vectors(tmp_path / "vectors.txt")
+    load_folder(bilm_folder).save(tmp_path / "bilm")
+    elmo = {"place": "input", "model": str(tmp_path / "bilm")}
+    changes = {"words": {"vectors": str(tmp_path / "vectors.txt"), "dim": 0}, "elmo": elmo}
+    other = load_folder(bilm_folder)
+    with torch.no_grad():
+        other.encoder.projection.bias += 1.0
+    ways = {
+        "train": lambda: (tmp_path / "train.conllu").write_bytes((tmp_path / "dev.conllu").read_bytes()),
+        "dev": lambda: (tmp_path / "dev.conllu").write_bytes((tmp_path / "train.conllu").read_bytes()),
+        "words.vectors": lambda: write_vectors(tmp_path / "vectors.txt", seed=4),
+        "elmo.model": lambda: other.save(tmp_path / "bilm"),
+    }
+    return changes, ways
+
+
+@pytest.mark.parametrize("name", ["train", "dev", "words.vectors", "elmo.model"])
+def test_another_input_under_the_same_name_is_refused(replaceable, tmp_path, name, stop_after):
+    changes, ways = replaceable
+    finished, longer = (pos_config(tmp_path, tmp_path / "run", epochs=epochs, **changes) for epochs in (1, 2))
+    result = train(finished)
+    assert train(finished, resume=True) == result
+    ways[name]()
+    words = (
+        rf"run: a resumed run must keep what it is made from, but {name} \(.*\) has changed since it began. Put that"
+    )
+    for config in (finished, longer):
+        with pytest.raises(ConfigError, match=words):
+            train(config, resume=True)
+    with pytest.raises(ConfigError, match=words):
+        find_finished(finished)
+
+
+def test_the_model_inside_the_package_is_known_by_its_content(data, bilm_folder, tmp_path, monkeypatch):
+    load_folder(bilm_folder).save(tmp_path / "inside" / DEFAULT_MODEL)
+    monkeypatch.setattr(weights, "PRETRAINED", tmp_path / "inside")
+    config = pos_config(data, tmp_path / "run", epochs=1, elmo={"place": "input"})
+    train(config)
+    other = load_folder(bilm_folder)
+    with torch.no_grad():
+        other.encoder.projection.bias += 1.0
+    other.save(tmp_path / "inside" / DEFAULT_MODEL)
     with pytest.raises(
-        ConfigError, match=r"run: a resumed run must keep its data, but .*train.conllu or .* has changed"
+        ConfigError, match=r"but elmo.model \(the model inside the package\) has changed since it began"
     ):
-        train(pos_config(tmp_path, tmp_path / "run"), resume=True)
+        train(config, resume=True)
+
+
+def test_without_elmo_the_bilm_does_not_matter(data, tmp_path):
+    first = train(pos_config(data, tmp_path, epochs=1, elmo={"model": "no/such/model"}))
+    assert train(pos_config(data, tmp_path, epochs=1, elmo={"model": "no/such/model"}), resume=True) == first
+    (folder,) = checkpoints(tmp_path)
+    assert json.loads((folder / "training.json").read_text())["inputs"].keys() == {"train", "dev"}
 
 
 def test_settings_of_elmo_do_not_matter_where_it_does_not_enter(data, tmp_path):
@@ -182,7 +233,7 @@ def test_a_checkpoint_of_another_kind_of_run_is_refused(data, tmp_path, stop_aft
     assert train(pos_config(data, tmp_path), stop=stop_after(2)) is None
     card = checkpoints(tmp_path)[0] / "training.json"
     card.write_text(json.dumps({"format": 7}))
-    with pytest.raises(WeightsError, match="expected a checkpoint of format 1, found 7"):
+    with pytest.raises(WeightsError, match="expected a checkpoint of format 2, found 7. Another version of torchelmo"):
         train(pos_config(data, tmp_path), resume=True)
 
 

@@ -1,8 +1,6 @@
 """torchelmo embed: one sentence per line in, one array per line out."""
 
 import dataclasses
-import hashlib
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,12 +11,12 @@ from torchelmo.cli.embed_lines import LAYERS, Settings, check_size, embed_lines,
 from torchelmo.cli.ending import WrongCallError, echo
 from torchelmo.cli.outputs import FORMATS
 from torchelmo.cli.spool import Spool
-from torchelmo.config import config_to_dict, suggest
+from torchelmo.config import suggest
 from torchelmo.errors import InputError
 from torchelmo.files import read_lines, require_file
 
 if TYPE_CHECKING:
-    from torchelmo import BiLM, Elmo
+    from torchelmo import Elmo
 
 Float = Literal["float32", "float16"]
 
@@ -72,7 +70,9 @@ def embed(
         from torchelmo.text.tokenize import Tokenizer
 
         Tokenizer(tokenize)  # an unknown language is an error now, before a file is begun
-    settings = Settings(_hash_of(elmo.bilm), layers, tokenize, pool, dtype, precision, batch_tokens, state, device)
+    from torchelmo.bilm.fingerprint import fingerprint
+
+    settings = Settings(fingerprint(elmo.bilm), layers, tokenize, pool, dtype, precision, batch_tokens, state, device)
     start = Spool.resume if resume and partial.exists() else Spool.create
     spool = start(partial, dataclasses.asdict(settings))
     try:
@@ -139,17 +139,3 @@ def load_elmo(model: str | None, device: str) -> "Elmo":
         reason = str(error).partition("\n")[0].rstrip(".")
         raise WrongCallError(f"--device {device}: cannot be used here ({reason}). Try cpu.") from error
     return Elmo(load(model).to(place)).eval()
-
-
-def _hash_of(bilm: "BiLM") -> str:
-    """Models that have this in common give the same vectors."""
-    from torchelmo.bilm.tensors import own_tensors
-
-    digest = hashlib.sha256(json.dumps(config_to_dict(bilm.config), sort_keys=True).encode())
-    for name, tensor in sorted(own_tensors(bilm).items()):
-        if not name.startswith("softmax."):
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().data.cast("B"))
-    if bilm.vocabulary is not None and bilm.config.input == "words":
-        digest.update("\n".join(bilm.vocabulary).encode())
-    return digest.hexdigest()

@@ -16,7 +16,7 @@ from torchelmo.tasks.weights import load_tensors, read_tensors, save_tensors, ta
 from torchelmo.train.checkpoint import checkpoints, new_checkpoint
 from torchelmo.train.optim import optimizer_tensors, restore_optimizer
 
-FORMAT = 1
+FORMAT = 2
 _OPTIMIZER, _AVERAGE = "optimizer/", "average/"
 
 
@@ -42,7 +42,7 @@ class Saved(NamedTuple):
     folder: Path
     progress: Progress
     settings: dict[str, Any]  # the configuration of the run
-    data: str  # fingerprint of its examples
+    inputs: dict[str, str]  # a hash of each file it is made from, by the setting that names it
 
 
 def save_checkpoint(
@@ -52,7 +52,7 @@ def save_checkpoint(
     average: Mapping[str, Tensor] | None,
     progress: Progress,
     settings: dict[str, Any],
-    data: str,
+    inputs: dict[str, str],
 ) -> None:
     with new_checkpoint(out, progress.step, keep=1) as folder:
         save_tensors(folder / "model.safetensors", task_tensors(model))
@@ -60,7 +60,7 @@ def save_checkpoint(
         tensors = {f"{_OPTIMIZER}{key}": value for key, value in optimizer_tensors(optimizer, names).items()}
         tensors |= {f"{_AVERAGE}{key}": value for key, value in (average or {}).items()}
         save_tensors(folder / "training.safetensors", tensors)
-        card = {"format": FORMAT, "progress": progress._asdict(), "settings": settings, "data": data}
+        card = {"format": FORMAT, "progress": progress._asdict(), "settings": settings, "inputs": inputs}
         (folder / "training.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
 
 
@@ -73,16 +73,19 @@ def latest(out: Path) -> Saved | None:
     try:
         card = json.loads((folder / "training.json").read_text(encoding="utf-8"))
         if card["format"] != FORMAT:
-            raise WeightsError(f"{folder}: expected a checkpoint of format {FORMAT}, found {card['format']!r}.")
+            raise WeightsError(
+                f"{folder}: expected a checkpoint of format {FORMAT}, found {card['format']!r}. Another version of "
+                f"torchelmo wrote it: go on with that one, or remove {out} to begin again."
+            )
         progress = Progress(**card["progress"])
         mixes = [MixResult(*mix) for mix in progress.mixes]
-        return Saved(folder, progress._replace(mixes=mixes), card["settings"], card["data"])
+        return Saved(folder, progress._replace(mixes=mixes), card["settings"], dict(card["inputs"]))
     except (OSError, ValueError, TypeError, KeyError) as error:
         if isinstance(error, TorchelmoError):
             raise
         raise WeightsError(
             f"{folder}: expected a checkpoint of a task run, but it is damaged ({type(error).__name__}: {error}). "
-            "Begin again with --overwrite."
+            f"Remove {out} to begin again."
         ) from error
 
 

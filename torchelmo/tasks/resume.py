@@ -9,6 +9,7 @@ from torchelmo.errors import ConfigError, OutputExistsError
 from torchelmo.files import explaining
 from torchelmo.tasks.checkpoint import Progress, Saved, latest
 from torchelmo.tasks.config import TaskConfig
+from torchelmo.tasks.fingerprint import fingerprint
 from torchelmo.tasks.registry import find_task
 from torchelmo.tasks.result import Result, read_result, write_result
 from torchelmo.train.checkpoint import clean
@@ -46,7 +47,7 @@ def open_folder(config: TaskConfig, *, resume: bool, overwrite: bool) -> Saved |
 
 
 def find_saved(config: TaskConfig) -> Saved | None:
-    """The last checkpoint in `out`, which must be of a run with these settings."""
+    """The last checkpoint in `out`, which must be of a run with these settings and the same files behind them."""
     saved = latest(config.out)
     if saved is None:
         return None
@@ -58,7 +59,14 @@ def find_saved(config: TaskConfig) -> Saved | None:
         if before.get(name) != now.get(name):
             raise ConfigError(
                 f"{config.out}: a resumed run must keep its settings, but {name} was {before.get(name)!r} and is "
-                f"{now.get(name)!r}. Leave it as it was, or use another --out."
+                f"{now.get(name)!r}. Leave it as it was, use another --out, or remove this folder to begin again."
+            )
+    for name, found in fingerprint(config).items():
+        if found != saved.inputs.get(name):
+            raise ConfigError(
+                f"{config.out}: a resumed run must keep what it is made from, but {name} "
+                f"({now[name] or 'the model inside the package'}) has changed since it began. Put that back, use "
+                "another --out, or remove this folder to begin again."
             )
     return saved
 
@@ -66,7 +74,12 @@ def find_saved(config: TaskConfig) -> Saved | None:
 def find_finished(config: TaskConfig) -> Result | None:
     """The result of the run in `out`, if it has no step left to take."""
     saved = find_saved(config)
-    if saved is None or not is_over(config, saved.progress):
+    return result_of_finished(config, saved) if saved is not None else None
+
+
+def result_of_finished(config: TaskConfig, saved: Saved) -> Result | None:
+    """The result that belongs to a checkpoint, if the run has no step left to take."""
+    if not is_over(config, saved.progress):
         return None
     result = read_result(config.out)
     if not result.finished:  # it was stopped, and now fewer epochs are wanted

@@ -1,7 +1,6 @@
 """One runner for all tasks: train, score on dev after every epoch, keep the best, stop when it no longer improves."""
 
 import dataclasses
-import hashlib
 import json
 import logging
 import math
@@ -14,16 +13,17 @@ import torch
 from torch import Tensor
 
 from torchelmo.config import config_to_dict
-from torchelmo.errors import ConfigError, TrainingError
+from torchelmo.errors import TrainingError
 from torchelmo.files import writing
 from torchelmo.progress import progress as show_progress
 from torchelmo.tasks.average import MovingAverage
 from torchelmo.tasks.batches import training_batches
 from torchelmo.tasks.checkpoint import Progress, restore, save_checkpoint
 from torchelmo.tasks.config import TaskConfig
+from torchelmo.tasks.fingerprint import fingerprint
 from torchelmo.tasks.folder import save_task
 from torchelmo.tasks.result import MixResult, Result, Summary, summarise, write_result, write_summary
-from torchelmo.tasks.resume import find_finished, is_over, open_folder
+from torchelmo.tasks.resume import is_over, open_folder, result_of_finished
 from torchelmo.tasks.start import start
 from torchelmo.tasks.task import Scores
 from torchelmo.tasks.trained import TrainedTask, example_length
@@ -60,7 +60,7 @@ def train(
     """One run; the result of its best epoch, or None if it was asked to stop before its end."""
     stop = stop or Stop()
     saved = open_folder(config, resume=resume, overwrite=overwrite)
-    if saved is not None and (result := find_finished(config)) is not None:
+    if saved is not None and (result := result_of_finished(config, saved)) is not None:
         return result
     if config.threads:
         torch.set_num_threads(config.threads)
@@ -68,20 +68,17 @@ def train(
     if started is None:
         return None
     trained, examples, dev, bilm_seconds = started
-    task, model, fingerprint = trained.task, trained.model, _fingerprint(examples, dev)
+    task, model = trained.task, trained.model
     parameters = list(trained_parameters(model).values())
     optimizer = build_optimizer(config.optim, parameters)
     average = MovingAverage(model, config.ema) if config.ema else None
     if saved is None:
         progress = Progress(bilm_seconds=bilm_seconds)
+        elmo = model.inputs.elmo
+        inputs = fingerprint(config, elmo.bilm if elmo is not None else None)
         save_task(config.out, task, config, model, trained.vocabularies)
     else:
-        if saved.data != fingerprint:
-            raise ConfigError(
-                f"{config.out}: a resumed run must keep its data, but {config.train} or {config.dev} has changed since "
-                "it began. Put them back, or use another --out."
-            )
-        progress = saved.progress
+        progress, inputs = saved.progress, saved.inputs
         restore(saved.folder, model, optimizer, average.tensors if average else None)
     lengths = [example_length(task, example) for example in examples]
     checkpoint_every = Every.parse("checkpoint_every", config.checkpoint_every)
@@ -90,7 +87,7 @@ def train(
 
     def save(progress: Progress) -> None:
         tensors = average.tensors if average else None
-        save_checkpoint(config.out, model, optimizer, tensors, progress, settings, fingerprint)
+        save_checkpoint(config.out, model, optimizer, tensors, progress, settings, inputs)
 
     while True:
         epoch = progress.epoch + 1
@@ -155,15 +152,6 @@ def _should_halve(config: TaskConfig, progress: Progress) -> bool:
 def _seed_step(seed: int, step: int) -> None:
     """Dropout and all else that is random in a step comes from its number: a resumed run draws the same."""
     torch.manual_seed(int(np.random.SeedSequence([seed, step]).generate_state(1)[0]))
-
-
-def _fingerprint(*parts: Sequence[Any]) -> str:
-    """Of the examples themselves, wherever their files are."""
-    found = hashlib.sha256()
-    for part in parts:
-        for example in part:
-            found.update(repr(example).encode("utf-8", "surrogatepass"))
-    return found.hexdigest()
 
 
 def _score(
