@@ -137,6 +137,7 @@ def test_overwrite_begins_again(call, toml):
         ("train ner --config TOML", "is a configuration for 'pos', not for 'ner'."),
         ("train pos --config gone.toml", "gone.toml: expected a TOML configuration file, found no such file"),
         ("train pos --config TOML --elmo everywhere", "Invalid value for '--elmo'"),
+        ("train pos --config TOML --resume --overwrite", "Expected --resume, which goes on with the run in out, or"),
         ("train pos --config TOML --seeds 0", "Invalid value for '--seeds'"),
         ("train pos --config TOML --set optim.lrr=1", "optim: TaskOptimConfig has no key 'lrr'. Did you mean 'lr'?"),
         ("train pos --config TOML --set elmo.palce=1", "elmo: ElmoConfig has no key 'palce'. Did you mean 'place'?"),

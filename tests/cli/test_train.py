@@ -56,6 +56,9 @@ def test_a_taken_out_is_an_error_that_names_the_ways_on(call, toml):
     assert "--resume" in outcome.err
     assert "--overwrite" in outcome.err
     assert call("pretrain", toml, "--overwrite").code == 0
+    both = call("pretrain", toml, "--overwrite", "--resume")
+    assert both.code == 2
+    assert "Expected --resume, which goes on with the run in out, or --overwrite, which replaces it; got" in both.err
 
 
 def test_a_wrong_setting_is_a_wrong_call(call, toml):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -266,6 +267,28 @@ def test_overwrite_replaces_all_that_a_run_wrote(data, bilm_folder, tmp_path):
         path.relative_to(tmp_path / "new") for path in (tmp_path / "new").rglob("*") if path.is_file()
     }
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == (tmp_path / "new/model.safetensors").read_bytes()
+
+
+def test_overwrite_keeps_the_old_run_until_the_new_one_can_begin(data, tmp_path):
+    run = tmp_path / "run"
+    first = train(pos_config(data, run, epochs=1))
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(MissingFileError, match="gone.conllu: expected a text file, found nothing"):
+        train(pos_config(data, run, train="gone.conllu"), overwrite=True)
+    stop = Stop()
+    stop.asked = True
+    assert train(pos_config(data, run, seed=2), overwrite=True, stop=stop) is None
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert train(pos_config(data, run, epochs=1), resume=True) == first
+
+
+def test_what_an_unfinished_start_left_is_not_part_of_the_next_run(data, tmp_path):
+    """A run that was killed before its first checkpoint, then one with other settings in its folder."""
+    vectors = str(write_vectors(tmp_path / "vectors.txt"))
+    train(pos_config(data, tmp_path / "run", epochs=1, words={"vectors": vectors, "dim": 0}))
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    result = train(pos_config(data, tmp_path / "run", epochs=1), resume=True)
+    assert load(tmp_path / "run").evaluate(data / "dev.conllu").scores == result.scores
 
 
 def test_a_configuration_survives_the_trip_through_its_card(data, tmp_path):

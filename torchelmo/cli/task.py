@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from torchelmo.cli.ending import WrongCallError, echo, stopped
+from torchelmo.cli.train import check_resume
 
 Place = Literal["none", "input", "output", "both"]
 Which = Literal["all", "top", "average", "0", "1", "2"]
@@ -51,6 +52,7 @@ def train(
     from torchelmo.tasks.runner import train_seeds
     from torchelmo.train.signals import Stop
 
+    check_resume(resume, overwrite)
     given: dict[str, Any] = read_toml(config) if config else copy.deepcopy(dict(find_task(name).defaults))
     if given.setdefault("task", name) != name:
         raise WrongCallError(f"{config}: is a configuration for {given['task']!r}, not for {name!r}.")

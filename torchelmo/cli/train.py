@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from torchelmo.cli.ending import echo, stopped
+from torchelmo.cli.ending import WrongCallError, echo, stopped
 from torchelmo.cli.prepare import heldout_part
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ def pretrain(
     from torchelmo.train.run import open_run
     from torchelmo.train.signals import Stop
 
+    check_resume(resume, overwrite)
     found = load_config(PretrainConfig, config, settings or [])
     keep_freed_memory()  # the process is ours: the library itself leaves such settings alone
     with joined(found.device) as world, Stop().on_signals() as stop:
@@ -126,3 +127,10 @@ def fine_tune(
     echo(f"{out}: the model after step {tuned.step}{', stopped early' if tuned.stopped else ''}")
     if tuned.stopped:
         raise stopped(stop.signal)
+
+
+def check_resume(resume: bool, overwrite: bool) -> None:
+    if resume and overwrite:
+        raise WrongCallError(
+            "Expected --resume, which goes on with the run in out, or --overwrite, which replaces it; got both."
+        )

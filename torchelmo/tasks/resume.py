@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from torchelmo.config import build_config, config_to_dict
@@ -22,7 +23,10 @@ _FILES = ("words.json", "words.safetensors", "model.safetensors", "metrics.json"
 
 
 def open_folder(config: TaskConfig, *, resume: bool, overwrite: bool) -> Saved | None:
-    """The checkpoint to go on from, if `out` has one and that is wanted; without one, a folder to begin in."""
+    """The checkpoint to go on from, if `out` has one and that is wanted; without one, `out` is a folder to begin in.
+
+    A run that is to be overwritten is still there: `clear_folder` removes it when the new one is sure to begin.
+    """
     out = config.out
     is_run = (out / "task.json").exists()
     if not is_run:
@@ -35,15 +39,18 @@ def open_folder(config: TaskConfig, *, resume: bool, overwrite: bool) -> Saved |
         raise OutputExistsError(
             f"{out}: holds a run already. Use --resume to go on with it, --overwrite to replace it, or another --out."
         )
-    if overwrite:
-        for name in _FOLDERS:
-            shutil.rmtree(out / name, ignore_errors=True)
-        for name in _FILES:
-            (out / name).unlink(missing_ok=True)
     with explaining(out):
         out.mkdir(parents=True, exist_ok=True)
     clean(out)
-    return find_saved(config)
+    return None if overwrite else find_saved(config)
+
+
+def clear_folder(out: Path) -> None:
+    """Remove all that a run before this one wrote."""
+    for name in _FOLDERS:
+        shutil.rmtree(out / name, ignore_errors=True)
+    for name in _FILES:
+        (out / name).unlink(missing_ok=True)
 
 
 def find_saved(config: TaskConfig) -> Saved | None:

@@ -23,7 +23,7 @@ from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.fingerprint import fingerprint
 from torchelmo.tasks.folder import save_task
 from torchelmo.tasks.result import MixResult, Result, Summary, summarise, write_result, write_summary
-from torchelmo.tasks.resume import is_over, open_folder, result_of_finished
+from torchelmo.tasks.resume import clear_folder, is_over, open_folder, result_of_finished
 from torchelmo.tasks.start import start
 from torchelmo.tasks.task import Scores
 from torchelmo.tasks.trained import TrainedTask, example_length
@@ -76,6 +76,7 @@ def train(
         progress = Progress(bilm_seconds=bilm_seconds)
         elmo = model.inputs.elmo
         inputs = fingerprint(config, elmo.bilm if elmo is not None else None)
+        clear_folder(config.out)
         save_task(config.out, task, config, model, trained.vocabularies)
     else:
         progress, inputs = saved.progress, saved.inputs
