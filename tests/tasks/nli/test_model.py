@@ -81,6 +81,15 @@ def test_elmo_stands_beside_the_encoder_at_the_output(tiny_bilm):
     assert at_output.inputs.elmo.mixes[0].scalars.grad.any()
 
 
+def test_dropout_comes_before_both_layers_of_the_classifier():
+    """With all else at rest, a training step's scores vary by the dropout on the pooled vectors alone."""
+    model = build().eval()
+    model.pooled_dropout.train()
+    assert not torch.allclose(model(EXAMPLES), model(EXAMPLES))
+    model.pooled_dropout.eval()
+    torch.testing.assert_close(model(EXAMPLES), model(EXAMPLES), rtol=0, atol=0)
+
+
 def test_every_parameter_is_trained():
     model = build()
     model.loss(EXAMPLES).backward()

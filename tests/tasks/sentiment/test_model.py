@@ -60,7 +60,7 @@ def test_batch_mates_and_their_padding_change_nothing(place, tiny_bilm):
         torch.testing.assert_close(together[row], model([example])[0])
 
 
-def test_elmo_stands_beside_the_encoder_at_the_output(tiny_bilm):
+def test_elmo_stands_beside_the_integrator_at_the_output(tiny_bilm):
     without, at_input, at_output = (
         build(ElmoLayers(tiny_bilm, ElmoConfig(place=place)) if place != "none" else None)
         for place in ("none", "input", "output")
@@ -68,7 +68,8 @@ def test_elmo_stands_beside_the_encoder_at_the_output(tiny_bilm):
     dim = at_output.inputs.output_dim
     assert dim
     assert at_input.feed_forward.layers[0].in_features == without.feed_forward.layers[0].in_features + dim
-    assert at_output.integrator.layers[0].input_size == without.integrator.layers[0].input_size + 3 * dim
+    assert at_output.classifier.layers[0].in_features == without.classifier.layers[0].in_features + 4 * dim
+    assert at_output.attentive_pool.score.in_features == without.attentive_pool.score.in_features + dim
     at_output.loss(EXAMPLES).backward()
     assert at_output.inputs.elmo is not None
     assert at_output.inputs.elmo.mixes[0].scalars.grad.any()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchelmo.tasks.classification import Classifier
 from torchelmo.tasks.inputs import TokenInput
@@ -29,7 +29,7 @@ class EsimConfig:
     projection_dim: int = 300  # of a token and what it is aligned with, before the composition
     composition_dim: int = 300  # of each direction
     classifier_dim: int = 300  # of the tanh layer
-    dropout: float = 0.5  # on the token vectors, the projection and the classifier
+    dropout: float = 0.5  # on the token vectors, the projection, the pooled vectors and the tanh layer
 
     def __post_init__(self) -> None:
         require_positive(self, "encoder_dim", "projection_dim", "composition_dim", "classifier_dim")
@@ -46,6 +46,7 @@ class Esim(Classifier[NliExample]):
         self.encoder = BiRNN(inputs.dim, config.encoder_dim)
         self.projection = FeedForward([4 * (self.encoder.dim + inputs.output_dim), config.projection_dim])
         self.composition = BiRNN(config.projection_dim, config.composition_dim)
+        self.pooled_dropout = nn.Dropout(config.dropout)
         self.classifier = FeedForward(
             [4 * self.composition.dim, config.classifier_dim, len(self.labels)],
             dropout=config.dropout,
@@ -65,7 +66,7 @@ class Esim(Classifier[NliExample]):
         enhanced = torch.cat([x, aligned, x - aligned, x * aligned], dim=-1)
         composed = self.composition(self.dropout(self.projection(enhanced)), mask)
         pooled = torch.cat([mean_pool(composed, mask), max_pool(composed, mask)], dim=-1)
-        scores: Tensor = self.classifier(torch.cat(pooled.chunk(2), dim=-1))
+        scores: Tensor = self.classifier(self.pooled_dropout(torch.cat(pooled.chunk(2), dim=-1)))
         return scores
 
 

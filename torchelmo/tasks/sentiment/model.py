@@ -38,7 +38,11 @@ class BCNConfig:
 
 
 class BCN(Classifier[SentimentExample]):
-    """ELMo at the output stands beside the encoder's: [x; ELMo]."""
+    """ELMo at the output stands beside the integrator's: [y; ELMo].
+
+    Not before the attention: an ELMo vector has by far the largest product with itself, so that every word would see
+    little but itself.
+    """
 
     def __init__(self, config: BCNConfig, inputs: TokenInput, *, labels: Sequence[str]) -> None:
         super().__init__()
@@ -46,21 +50,23 @@ class BCN(Classifier[SentimentExample]):
         self.input_dropout = VariationalDropout(config.input_dropout)
         self.feed_forward = FeedForward([inputs.dim, config.feed_forward_dim], dropout=config.dropout)
         self.encoder = BiRNN(config.feed_forward_dim, config.encoder_dim)
-        self.integrator = BiRNN(3 * (self.encoder.dim + inputs.output_dim), config.integrator_dim)
+        self.integrator = BiRNN(3 * self.encoder.dim, config.integrator_dim)
         self.integrated_dropout = VariationalDropout(config.dropout)
-        self.attentive_pool = SelfAttentivePool(self.integrator.dim)
+        integrated_dim = self.integrator.dim + inputs.output_dim
+        self.attentive_pool = SelfAttentivePool(integrated_dim)
         hidden = config.classifier_dim
         self.classifier = FeedForward(
-            [4 * self.integrator.dim, hidden, hidden, len(self.labels)], dropout=config.dropout, last_linear=True
+            [4 * integrated_dim, hidden, hidden, len(self.labels)], dropout=config.dropout, last_linear=True
         )
 
     def forward(self, examples: Sequence[SentimentExample]) -> Tensor:
         vectors, mask, elmo = self.inputs([example.tokens for example in examples])
         x = self.encoder(self.feed_forward(self.input_dropout(vectors)), mask)
-        if elmo is not None:
-            x = torch.cat([x, elmo], dim=-1)
         seen = self_attend(x, mask)
-        y = self.integrated_dropout(self.integrator(torch.cat([x, x - seen, x * seen], dim=-1), mask))
+        y = self.integrator(torch.cat([x, x - seen, x * seen], dim=-1), mask)
+        if elmo is not None:
+            y = torch.cat([y, elmo], dim=-1)
+        y = self.integrated_dropout(y)
         pools = (max_pool, mean_pool, min_pool, self.attentive_pool)
         scores: Tensor = self.classifier(torch.cat([pool(y, mask) for pool in pools], dim=-1))
         return scores
