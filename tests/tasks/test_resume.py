@@ -76,12 +76,33 @@ def test_a_longer_run_goes_on_from_a_finished_one(data, tmp_path, stop_after):
     train(pos_config(data, tmp_path / "whole", epochs=4, patience=0))
     first = train(pos_config(data, tmp_path / "run", epochs=2))
     assert train(pos_config(data, tmp_path / "run", epochs=2), resume=True) == first
-    assert train(pos_config(data, tmp_path / "run", epochs=1), resume=True) == first
     longer = pos_config(data, tmp_path / "run", epochs=4)
     assert find_finished(longer) is None
     assert train(longer, resume=True, stop=stop_after(1)) is None
     assert train(longer, resume=True).epochs == 4
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+
+
+def test_a_longer_run_is_not_the_result_of_a_shorter_one(data, tmp_path):
+    train(pos_config(data, tmp_path, epochs=2))
+    words = "holds a run of 2 epochs, and epochs is 1: its best may have come later. Ask for as many, use another --out"
+    with pytest.raises(ConfigError, match=words):
+        train(pos_config(data, tmp_path, epochs=1), resume=True)
+    with pytest.raises(ConfigError, match=words):
+        find_finished(pos_config(data, tmp_path, epochs=1))
+
+
+@pytest.mark.parametrize("optim", [{"decay": "linear"}, {"warmup": 0.5}], ids=["decay", "warm-up"])
+def test_epochs_that_set_the_learning_rate_must_not_change(data, tmp_path, optim, stop_after):
+    assert train(pos_config(data, tmp_path, optim=optim), stop=stop_after(2)) is None
+    with pytest.raises(ConfigError, match="a resumed run must keep its settings, but epochs was 2 and is 3."):
+        train(pos_config(data, tmp_path, optim=optim, epochs=3), resume=True)
+    assert train(pos_config(data, tmp_path, optim=optim), resume=True).finished
+
+
+def test_a_warm_up_of_steps_lets_a_run_go_on(data, tmp_path):
+    train(pos_config(data, tmp_path, epochs=1, optim={"warmup": 3}))
+    assert train(pos_config(data, tmp_path, epochs=2, optim={"warmup": 3}), resume=True).epochs == 2
 
 
 def test_a_stopped_run_that_is_wanted_no_longer_is_finished(data, tmp_path, stop_after):

@@ -20,6 +20,7 @@ _MAY_CHANGE = frozenset("out epochs patience checkpoint_every threads elmo.memor
 # All that a run writes; the card, by which it is known, goes last.
 _FOLDERS = ("checkpoints", "bilm")
 _FILES = ("words.json", "words.safetensors", "model.safetensors", "metrics.json", "epochs.jsonl", "task.json")
+_OR_ELSE = "use another --out, or remove this folder to begin again."
 
 
 def open_folder(config: TaskConfig, *, resume: bool, overwrite: bool) -> Saved | None:
@@ -56,25 +57,9 @@ def clear_folder(out: Path) -> None:
 def find_saved(config: TaskConfig) -> Saved | None:
     """The last checkpoint in `out`, which must be of a run with these settings and the same files behind them."""
     saved = latest(config.out)
-    if saved is None:
-        return None
-    before, now = _flat(build_config(TaskConfig, saved.settings, str(saved.folder))), _flat(config)
-    names = (before.keys() | now.keys()) - _MAY_CHANGE
-    if "none" in (before["elmo.place"], now["elmo.place"]):  # then no other setting of ELMo matters
-        names = {name for name in names if name == "elmo.place" or not name.startswith("elmo.")}
-    for name in sorted(names):
-        if before.get(name) != now.get(name):
-            raise ConfigError(
-                f"{config.out}: a resumed run must keep its settings, but {name} was {before.get(name)!r} and is "
-                f"{now.get(name)!r}. Leave it as it was, use another --out, or remove this folder to begin again."
-            )
-    for name, found in fingerprint(config).items():
-        if found != saved.inputs.get(name):
-            raise ConfigError(
-                f"{config.out}: a resumed run must keep what it is made from, but {name} "
-                f"({now[name] or 'the model inside the package'}) has changed since it began. Put that back, use "
-                "another --out, or remove this folder to begin again."
-            )
+    if saved is not None:
+        _check_settings(config, saved)
+        _check_inputs(config, saved)
     return saved
 
 
@@ -98,6 +83,36 @@ def result_of_finished(config: TaskConfig, saved: Saved) -> Result | None:
 def is_over(config: TaskConfig, progress: Progress) -> bool:
     stale = progress.epoch - progress.best_epoch
     return progress.epoch >= config.epochs or (0 < config.patience <= stale)
+
+
+def _check_settings(config: TaskConfig, saved: Saved) -> None:
+    before, now = _flat(build_config(TaskConfig, saved.settings, str(saved.folder))), _flat(config)
+    names = (before.keys() | now.keys()) - _MAY_CHANGE
+    if config.optim.decay != "none" or 0 < config.optim.warmup < 1:
+        names.add("epochs")  # the learning rate of every step depends on them
+    if "none" in (before["elmo.place"], now["elmo.place"]):  # then no other setting of ELMo matters
+        names = {name for name in names if name == "elmo.place" or not name.startswith("elmo.")}
+    for name in sorted(names):
+        if before.get(name) != now.get(name):
+            raise ConfigError(
+                f"{config.out}: a resumed run must keep its settings, but {name} was {before.get(name)!r} and is "
+                f"{now.get(name)!r}. Leave it as it was, {_OR_ELSE}"
+            )
+    if saved.progress.epoch > config.epochs:
+        raise ConfigError(
+            f"{config.out}: holds a run of {saved.progress.epoch} epochs, and epochs is {config.epochs}: its best may "
+            f"have come later. Ask for as many, {_OR_ELSE}"
+        )
+
+
+def _check_inputs(config: TaskConfig, saved: Saved) -> None:
+    for name, found in fingerprint(config).items():
+        if found != saved.inputs.get(name):
+            what = _flat(config)[name] or "the model inside the package"
+            raise ConfigError(
+                f"{config.out}: a resumed run must keep what it is made from, but {name} ({what}) has changed since it "
+                f"began. Put that back, {_OR_ELSE}"
+            )
 
 
 def _flat(config: TaskConfig) -> dict[str, Any]:
