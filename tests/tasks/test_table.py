@@ -18,6 +18,7 @@ from torchelmo.tasks import train
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.result import Result, read_result, summarise
 from torchelmo.tasks.table import Cell, Column, Row, Table, read_table, run_table, to_markdown, write_table
+from torchelmo.tasks.table_jobs import Job
 from torchelmo.train.checkpoint import checkpoints
 
 TOML = """
@@ -105,8 +106,10 @@ def test_a_table_goes_on_where_it_was_interrupted(table, tmp_path, stop_after, m
 
     monkeypatch.setattr(sys, "executable", "/nowhere")  # no run is started any more
     assert run_table(table, out) == cells
-    with pytest.raises(ConfigError, match="a resumed run must keep its settings, but clip was 5.0 and is 1.0"):
+    words = "8 of 8 runs failed. .*seed-1: a resumed run must keep its settings, but clip was 5.0 and is 1.0.*remove"
+    with pytest.raises(TrainingError, match=words):
         run_table(table, out, settings=["clip=1.0"])
+    assert json.loads((out / "table.json").read_text()) == []  # no number of other settings
 
 
 def test_a_failed_run_is_named_with_its_log_and_the_others_are_kept(table, tmp_path):
@@ -124,6 +127,36 @@ def test_a_failed_run_is_named_with_its_log_and_the_others_are_kept(table, tmp_p
     assert "holds model.safetensors" in (failed / "log.txt").read_text()
     written = json.loads((out / "table.json").read_text())
     assert [cell["column"] for cell in written] == ["Baseline", "Baseline", "+ ELMo"]
+
+
+def test_a_damaged_run_does_not_stop_the_others(table, tmp_path, monkeypatch, caplog):
+    out, damaged = tmp_path / "out", ("pos", "baseline", 2)
+    table.write_text(TOML[: TOML.rindex("[[rows]]")])  # one row
+    for column, seed in (("baseline", 1), ("baseline", 2), ("elmo", 1)):
+        train(config_of(table, out, "pos", column, seed))
+    folder = config_of(table, out, *damaged).out
+    (checkpoints(folder)[0] / "training.json").write_text("{")
+    monkeypatch.setattr(sys, "executable", "/nowhere")  # the last of the four cannot be started
+    words = rf"2 of 4 runs failed. {folder}.*: expected a checkpoint.*damaged.*Remove {folder} to begin again. .*elmo"
+    with pytest.raises(TrainingError, match=words):
+        run_table(table, out)
+    line = (out / "table.md").read_text().splitlines()[-1]
+    assert line.count("(1 of 2 seeds)") == 2
+    written = json.loads((out / "table.json").read_text())
+    assert [[run["seed"] for run in cell["runs"]] for cell in written] == [[1], [1]]
+    with pytest.raises(TrainingError, match="1 of 2 runs failed"):  # what is not asked for is no failure
+        run_table(table, out, columns=["+ ELMo"])
+    assert "Remove" in caplog.text
+    assert "It is left out of the table." in caplog.text
+
+
+def test_a_run_that_damages_its_folder_has_failed_alone(table, tmp_path):
+    config = config_of(table, tmp_path / "out", "pos", "baseline", 1)
+    train(config)
+    job = Job(table.parent / "pos.toml", [], config)
+    assert job.ended().result is not None
+    (checkpoints(config.out)[0] / "training.json").unlink()
+    assert "expected a checkpoint of a task run, but it is damaged" in job.ended().failure
 
 
 def test_columns_can_be_run_alone(table, tmp_path, monkeypatch):
@@ -203,11 +236,11 @@ def test_without_matplotlib_there_is_no_plot(tmp_path, monkeypatch, caplog):
 
 
 def test_increases_are_absolute_and_relative():
-    row, columns = Row("NER", "ner.toml", paper="+2.1"), (Column("Baseline"), Column("ELMo"), Column("Top"))
+    row, columns = Row("NER", "ner.toml", seeds=2, paper="+2.1"), (Column("Baseline"), Column("ELMo"), Column("Top"))
     found = {"Baseline": summary(90.0, 88.0), "ELMo": summary(91.2), "Top": None}
     cells = [Cell(row, column, found[column.name]) for column in columns]
     *_, line = to_markdown(Table("T", columns, (row,)), cells).splitlines()
-    assert line == "| NER | f1 | 89.00 ± 1.41 | 91.20 | +2.20 / 20.0 % | – | – | +2.1 |"
+    assert line == "| NER | f1 | 89.00 ± 1.41 | 91.20 (1 of 2 seeds) | +2.20 / 20.0 % | – | – | +2.1 |"
 
 
 def test_a_result_that_is_none_is_named(tmp_path):

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +13,8 @@ from torchelmo.config import load_config
 from torchelmo.errors import ConfigError, TrainingError
 from torchelmo.files import write_json, writing
 from torchelmo.tasks.config import TaskConfig
-from torchelmo.tasks.result import Summary, read_result, summarise
-from torchelmo.tasks.table_jobs import Job, run_jobs
+from torchelmo.tasks.result import Summary, summarise
+from torchelmo.tasks.table_jobs import Job, Outcome, run_jobs
 
 log = logging.getLogger(__name__)
 
@@ -70,24 +70,25 @@ def run_table(
 ) -> list[Cell]:
     """Run what is not there yet, `jobs` runs at a time with a share of the cores each, and write the table.
 
-    `columns` names those to run; the others are shown if they were run before. A run that fails does not stop the
-    others: the table is written without it, and then it is an error.
+    `columns` names those to run; the others are shown if they were run before. A run that fails, or a folder that
+    holds another run, does not stop the others: the table is written without it, and then it is an error.
     """
     table = read_table(path)
     unknown = [name for name in columns if name not in [column.name for column in table.columns]]
     if unknown:
         raise ConfigError(f"{path}: has no column {unknown[0]!r}; it has {[column.name for column in table.columns]}.")
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    wanted = [
-        job
-        for row in table.rows
-        for column in table.columns
-        if not columns or column.name in columns
-        for job in _jobs(path.parent, row, column, out, [*settings, f"threads={threads}"])
-    ]
-    failures = run_jobs([job for job in wanted if not job.is_finished()], jobs, threads=threads)
-    cells = [Cell(row, column, _summary(row, column, out)) for row in table.rows for column in table.columns]
+    changes = [*settings, f"threads={threads}"]
+    runs = [(c, job) for row in table.rows for c in table.columns for job in _jobs(path.parent, row, c, out, changes)]
+    found = {job.config.out: job.look() for _, job in runs}
+    wanted = [job for column, job in runs if not columns or column.name in columns]
+    left = [job for job in wanted if found[job.config.out] == Outcome()]
+    found |= {job.config.out: outcome for job, outcome in zip(left, run_jobs(left, jobs, threads=threads))}
+    for job in (job for _, job in runs if job not in wanted and found[job.config.out].failure):
+        log.warning("%s It is left out of the table.", found[job.config.out].failure)
+    cells = [Cell(row, column, _summary(row, column, out, found)) for row in table.rows for column in table.columns]
     write_table(table, cells, out)
+    failures = [found[job.config.out].failure for job in wanted if found[job.config.out].failure]
     if failures:
         raise TrainingError(f"{len(failures)} of {len(wanted)} runs failed. {' '.join(failures)}")
     return cells
@@ -118,10 +119,10 @@ def to_markdown(table: Table, cells: Sequence[Cell]) -> str:
     for row in table.rows:
         first = found[row.name, base.name]
         known = next((found[row.name, c.name] for c in table.columns if found[row.name, c.name]), None)
-        line = [row.name, known.results[0].metric if known else "", _mean(first)]
+        line = [row.name, known.results[0].metric if known else "", _mean(first, row.seeds)]
         for column in others:
             summary = found[row.name, column.name]
-            line += [_mean(summary), _increase(first, summary)]
+            line += [_mean(summary, row.seeds), _increase(first, summary)]
         lines.append(_line([*line, row.paper]))
     return "\n".join(lines) + "\n"
 
@@ -143,11 +144,10 @@ def _jobs(beside: Path, row: Row, column: Column, out: Path, settings: Sequence[
         yield Job(file, changes, load_config(TaskConfig, file, changes))
 
 
-def _summary(row: Row, column: Column, out: Path) -> Summary | None:
-    folders = [_folder(out, row, column, seed) for seed in range(1, row.seeds + 1)]
-    results = [read_result(folder) for folder in folders if (folder / "metrics.json").exists()]
-    finished = [result for result in results if result.finished]
-    return summarise(finished) if finished else None
+def _summary(row: Row, column: Column, out: Path, found: Mapping[Path, Outcome]) -> Summary | None:
+    outcomes = [found[_folder(out, row, column, seed)] for seed in range(1, row.seeds + 1)]
+    results = [outcome.result for outcome in outcomes if outcome.result is not None]
+    return summarise(results) if results else None
 
 
 def _folder(out: Path, row: Row, column: Column, seed: int) -> Path:
@@ -166,12 +166,13 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _mean(summary: Summary | None) -> str:
+def _mean(summary: Summary | None, n_seeds: int) -> str:
     if summary is None:
         return "–"
-    metric = summary.results[0].metric
-    spread = f" ± {summary.sd[metric]:.2f}" if len(summary.results) > 1 else ""
-    return f"{summary.mean[metric]:.2f}{spread}"
+    metric, n_runs = summary.results[0].metric, len(summary.results)
+    spread = f" ± {summary.sd[metric]:.2f}" if n_runs > 1 else ""
+    short = f" ({n_runs} of {n_seeds} seeds)" if n_runs < n_seeds else ""
+    return f"{summary.mean[metric]:.2f}{spread}{short}"
 
 
 def _increase(base: Summary | None, summary: Summary | None) -> str:

@@ -9,12 +9,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from torchelmo.errors import TorchelmoError
 from torchelmo.files import explaining
 from torchelmo.progress import progress
 from torchelmo.tasks.config import TaskConfig
+from torchelmo.tasks.result import Result
 from torchelmo.tasks.resume import find_finished
 
 _LOOK_SECONDS = 0.05
+
+
+class Outcome(NamedTuple):
+    """What there is of a run: its result, or what is wrong with it, or neither if it has steps left to take."""
+
+    result: Result | None = None
+    failure: str = ""
 
 
 class Job(NamedTuple):
@@ -24,8 +33,12 @@ class Job(NamedTuple):
     settings: Sequence[str]  # changes of the file, as for --set
     config: TaskConfig  # the two together
 
-    def is_finished(self) -> bool:
-        return find_finished(self.config) is not None
+    def look(self) -> Outcome:
+        """A folder that holds another run, or a damaged one, is a failure of this job and of no other."""
+        try:
+            return Outcome(find_finished(self.config))
+        except TorchelmoError as error:
+            return Outcome(failure=str(error))
 
     def start(self, threads: int) -> "subprocess.Popen[bytes]":
         """What it says goes into log.txt beside the run."""
@@ -44,27 +57,34 @@ class Job(NamedTuple):
                     start_new_session=True,
                 )
 
-    def failure(self) -> str:
-        """What went wrong in a run that has ended, or nothing."""
-        if self.is_finished():
-            return ""
+    def ended(self) -> Outcome:
+        """What came of a run that was started and is over."""
+        found = self.look()
+        if found.result is not None or found.failure:
+            return found
         said = (self.config.out / "log.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return f"{self.config.out}: {said[-1] if said else 'It said nothing.'} All it said is in log.txt there."
+        last = said[-1] if said else "It said nothing."
+        return Outcome(failure=f"{self.config.out}: {last} All it said is in log.txt there.")
 
 
-def run_jobs(jobs: Sequence[Job], n_at_once: int, *, threads: int) -> list[str]:
-    """Run all of them; what went wrong, one message for each that failed. They end with this process."""
-    waiting, failures = list(jobs), []
-    running: dict[subprocess.Popen[bytes], Job] = {}
+def run_jobs(jobs: Sequence[Job], n_at_once: int, *, threads: int) -> list[Outcome]:
+    """Run all of them; what came of each, in their order. They end with this process."""
+    waiting, found = list(enumerate(jobs)), [Outcome()] * len(jobs)
+    running: dict[subprocess.Popen[bytes], int] = {}
     try:
         with progress("table", len(jobs), unit="runs") as advance:
             while waiting or running:
                 while waiting and len(running) < n_at_once:
-                    job = waiting.pop(0)
-                    running[job.start(threads)] = job
+                    number, job = waiting.pop(0)
+                    try:
+                        running[job.start(threads)] = number
+                    except TorchelmoError as error:
+                        found[number] = Outcome(failure=str(error))
+                        advance(1)
                 time.sleep(_LOOK_SECONDS)
                 for process in [process for process in running if process.poll() is not None]:
-                    failures.append(running.pop(process).failure())
+                    number = running.pop(process)
+                    found[number] = jobs[number].ended()
                     advance(1)
     finally:
         for process in running:
@@ -72,4 +92,4 @@ def run_jobs(jobs: Sequence[Job], n_at_once: int, *, threads: int) -> list[str]:
         for process in running:
             with contextlib.suppress(KeyboardInterrupt):
                 process.wait()
-    return [failure for failure in failures if failure]
+    return found
