@@ -46,7 +46,7 @@ def main() -> None:
         outs = {variant.name: given.out / slug(variant.name) for variant in recipes.variants}
         for variant in recipes.variants:
             settings = [*recipes.set, *variant.set, f"data={given.data}", f"out={outs[variant.name]}"]
-            run_for(given.minutes, override(base, settings), f"{given.config}: {variant.name}")
+            run_for(given.minutes, override(base, settings, PretrainConfig), f"{given.config}: {variant.name}")
     except TorchelmoError as error:
         raise SystemExit(str(error)) from error
     print(f"{machine()}; {given.minutes:g} minutes each\n")
@@ -61,7 +61,7 @@ def main() -> None:
 
 def run_for(minutes: float, settings: dict[str, Any], where: str) -> None:
     """Train for so long, whatever the settings say about it, or what is left of that time."""
-    limited = override(settings, [f"hours={minutes / 60}"], PretrainConfig.REPLACES)
+    limited = override(settings, [f"hours={minutes / 60}"], PretrainConfig)
     config = build_config(PretrainConfig, limited, where)
     with joined(config.device) as world, Stop().on_signals() as stop:
         for report in train(open_run(config, world, resume=True), stop):

@@ -126,6 +126,28 @@ def test_an_override_without_key_or_value(item):
         override({}, [item])
 
 
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ("data=2018", {"data": "2018"}),
+        ("data=2018-03-22", {"data": "2018-03-22"}),
+        ("data='2018'", {"data": "2018"}),
+        ("data=true", {"data": "true"}),
+        ("optim.name=1e3", {"optim": {"name": "1e3"}}),
+        ("either=3", {"either": 3}),
+        ("steps=3", {"steps": 3}),
+        ("extra.data=3", {"extra": {"data": 3}}),
+        ("no.such.key=3", {"no": {"such": {"key": 3}}}),
+    ],
+)
+def test_a_value_stays_text_where_its_field_wants_text(item, expected):
+    assert override({}, [item], Run) == expected
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    assert load_config(Run, write(tmp_path, "\ufeffdata = 'd'\nsteps = 4\n")).steps == 4
+
+
 def test_an_override_below_a_value():
     with pytest.raises(ConfigError, match=r"--set steps.x=1: 'steps' is a value, not a table with keys"):
         override({"steps": 3}, ["steps.x=1"])

@@ -16,11 +16,8 @@ T = TypeVar("T")
 
 
 def load_config(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> T:
-    """Read the TOML file at `path` into the dataclass `cls`; `overrides` are "key.sub=value" strings.
-
-    Where `cls` has REPLACES, an override of its keys takes the place of the keys that it names.
-    """
-    data = override(read_toml(path), overrides, getattr(cls, "REPLACES", {}))
+    """Read the TOML file at `path` into the dataclass `cls`; `overrides` are "key.sub=value" strings."""
+    data = override(read_toml(path), overrides, cls)
     return build_config(cls, data, where=str(path))
 
 
@@ -30,7 +27,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise MissingFileError(f"{path}: expected a TOML configuration file, found {_what_is(path)}.")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: expected valid TOML in UTF-8: {error}.") from error
 
@@ -69,25 +66,26 @@ def config_to_dict(config: Any) -> dict[str, Any]:
     return {key: _plain(value) for key, value in dataclasses.asdict(config).items()}
 
 
-def override(
-    data: Mapping[str, Any], overrides: Sequence[str], replaces: Mapping[str, Sequence[str]] | None = None
-) -> dict[str, Any]:
+def override(data: Mapping[str, Any], overrides: Sequence[str], cls: type[Any] | None = None) -> dict[str, Any]:
     """Apply "key.sub=value" settings; a value is TOML where it parses as TOML, else plain text.
 
-    `replaces` names, for a key, those of `data` that are left out where it is given.
+    With `cls`, the dataclass that the settings are for, a value stays text where its field wants text, and where `cls`
+    has REPLACES, a key takes the place of those of `data` that are named there.
 
     >>> override({"optim": {"lr": 1.0}}, ["optim.lr=0.1", "out=runs/mine"])
     {'optim': {'lr': 0.1}, 'out': 'runs/mine'}
-    >>> override({"epochs": 1, "seed": 2}, ["hours=8"], {"hours": ["epochs"]})
-    {'seed': 2, 'hours': 8}
+    >>> from torchelmo.train.config import PretrainConfig
+    >>> override({"epochs": 1, "seed": 2}, ["hours=8", "out=2018"], PretrainConfig)
+    {'seed': 2, 'hours': 8, 'out': '2018'}
     """
+    replaces: Mapping[str, Sequence[str]] = getattr(cls, "REPLACES", {})
     given = []
     for item in overrides:
         name, equals, text = item.partition("=")
         if not equals or not name.strip():
             raise ConfigError(f"--set {item}: expected KEY=VALUE, for example --set optim.lr=0.1.")
         given.append((item, name.strip(), text))
-    replaced = {key for _, name, _ in given for key in (replaces or {}).get(name, ())}
+    replaced = {key for _, name, _ in given for key in replaces.get(name, ())}
     result: dict[str, Any] = copy.deepcopy({key: value for key, value in data.items() if key not in replaced})
     for item, name, text in given:
         *tables, key = name.split(".")
@@ -96,7 +94,7 @@ def override(
             target = target.setdefault(table, {})
             if not isinstance(target, dict):
                 raise ConfigError(f"--set {item}: {table!r} is a value, not a table with keys.")
-        target[key] = _parse_value(text)
+        target[key] = _parse_value(text, as_text=_wants_text(cls, [*tables, key]))
     return result
 
 
@@ -141,11 +139,23 @@ def suggest(name: str, known: typing.Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(names)}."
 
 
-def _parse_value(text: str) -> Any:
+def _parse_value(text: str, *, as_text: bool) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    return value if isinstance(value, str) or not as_text else text.strip()
+
+
+def _wants_text(hint: Any, keys: Sequence[str]) -> bool:
+    """Whether the field of a dataclass that `keys` lead to takes nothing but text."""
+    for key in keys:
+        hint = typing.get_type_hints(hint).get(key) if dataclasses.is_dataclass(hint) else None
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return all(_wants_text(option, ()) for option in typing.get_args(hint) if option is not type(None))
+    if typing.get_origin(hint) is typing.Literal:
+        return all(isinstance(option, str) for option in typing.get_args(hint))
+    return hint in (str, Path)
 
 
 def _plain(value: Any) -> Any:

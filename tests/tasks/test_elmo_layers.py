@@ -127,6 +127,11 @@ def test_a_layer_that_the_bilm_has_not_is_refused():
     shape = {"filters": ((1, 4),), "n_highway": 1, "projection_dim": 4, "cell_dim": 6}
     with pytest.raises(ConfigError, match="elmo.layers: expected a layer from 0 to 1 of this biLM, got 2"):
         ElmoLayers(BiLM(BiLMConfig(n_layers=1, **shape)), ElmoConfig(place="input", layers="2"))
+    deep = ElmoLayers(BiLM(BiLMConfig(n_layers=3, **shape)), ElmoConfig(place="input", layers="3"))
+    assert deep.mixes[0].layer == 3
+    for wrong in ("-1", "second", "²"):
+        with pytest.raises(ConfigError, match="layers: expected all, top, average or the index of a layer, got '"):
+            ElmoConfig(layers=wrong)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 An epoch then costs the task model only: the biLM runs once over every sentence, not once per epoch.
 """
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -22,6 +23,7 @@ from torchelmo.progress import progress
 from torchelmo.tasks.layer_cache import LayerCache, Layers
 from torchelmo.train.signals import Stop
 
+LAYERS = ("all", "top", "average")
 N_MIXES = {"none": 0, "input": 1, "output": 1, "both": 2}
 
 
@@ -31,7 +33,7 @@ class ElmoConfig:
 
     place: Literal["none", "input", "output", "both"] = "none"
     model: str = ""  # anything torchelmo.load takes; empty for the model inside the package
-    layers: Literal["all", "top", "average", "0", "1", "2"] = "all"  # "all" learns their weights
+    layers: str = "all"  # learns their weights; "top", "average" or the index of one, such as "1"
     l2: float = 0.001  # λ of the penalty λ‖w‖² on the learned weights
     layer_norm: bool = False
     dropout: float = 0.5
@@ -40,6 +42,8 @@ class ElmoConfig:
     disk_mb: float = 20_000.0  # more of them in a temporary file, and run the biLM again for the rest
 
     def __post_init__(self) -> None:
+        if self.layers not in LAYERS and not re.fullmatch("[0-9]+", self.layers):
+            raise ConfigError(f"layers: expected {', '.join(LAYERS)} or the index of a layer, got {self.layers!r}.")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout must be at least 0 and below 1, got {self.dropout}.")
         for name in ("l2", "memory_mb", "disk_mb"):

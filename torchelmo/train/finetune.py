@@ -126,7 +126,7 @@ def _train(start: str, data: Path, out: Path, settings: Sequence[str], stop: Sto
 
 def _config(start: str, data: Path, out: Path, settings: Sequence[str]) -> PretrainConfig:
     corpus = Corpus.open(data)
-    plain = override(DEFAULTS, settings, PretrainConfig.REPLACES)
+    plain = override(DEFAULTS, settings, PretrainConfig)
     plain |= {"data": str(data), "out": str(out), "init": start}
     window = plain["batch_size"] * plain["unroll"] * plain.get("accumulate", 1)
     epoch = (corpus.n_tokens + corpus.n_sentences) / window
