@@ -10,14 +10,14 @@ import torch
 
 from torchelmo.bilm.weights import load as load_bilm
 from torchelmo.config import build_config
-from torchelmo.errors import ConfigError, InputError
+from torchelmo.errors import ConfigError
 from torchelmo.tasks.config import TaskConfig, WordsConfig
 from torchelmo.tasks.elmo_layers import ElmoLayers
 from torchelmo.tasks.folder import build_characters
 from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.layers.word_vectors import WordEmbedding, read_vectors
 from torchelmo.tasks.registry import find_task
-from torchelmo.tasks.trained import TrainedTask, all_sentences
+from torchelmo.tasks.trained import TrainedTask, all_sentences, require_examples
 from torchelmo.train.distributed import choose_device
 from torchelmo.train.signals import Stop
 
@@ -40,8 +40,7 @@ def start(config: TaskConfig, stop: Stop) -> Start | None:
     labelled, dev = task.read(config.train, options), task.read(config.dev, options)
     examples = task.training(labelled, options)
     for path, part in ((config.train, examples), (config.dev, dev)):
-        if not part:
-            raise InputError(f"{path}: expected labelled examples for {task.name}, found none.")
+        require_examples(part, path, task)
     log.info("%s: %s examples to train on, %s to score", task.name, f"{len(examples):,}", f"{len(dev):,}")
     torch.manual_seed(config.seed)  # before anything random is built
     elmo = None
@@ -49,7 +48,7 @@ def start(config: TaskConfig, stop: Stop) -> Start | None:
         elmo = ElmoLayers(load_bilm(config.elmo.model or None), config.elmo, folder=config.out)
     words = build_words(config.words, all_sentences(task, examples))
     inputs = TokenInput(words, build_characters(config), elmo)
-    vocabularies = task.vocabularies(labelled)
+    vocabularies = task.vocabularies(labelled, options)
     model = task.build(model_options, inputs, vocabularies).to(device)
     before = time.perf_counter()
     if elmo is not None:

@@ -50,6 +50,7 @@ class Task(ABC, Generic[Example, Prediction]):
     metric: ClassVar[str]  # the score that decides which epoch is best: higher is better
     data_config: ClassVar[type[Any]]  # frozen dataclass: [data] of a configuration
     model_config: ClassVar[type[Any]]  # frozen dataclass: [model]
+    answers_questions: ClassVar[bool] = False  # those of a `Source`
     # Settings of a run that is started without a configuration file.
     defaults: ClassVar[Mapping[str, Any]] = {"words": {"dim": 100}, "characters": {"n_filters": 64}}
 
@@ -66,8 +67,8 @@ class Task(ABC, Generic[Example, Prediction]):
         """All sentences that the model will look at: each goes through the biLM by itself."""
 
     @abstractmethod
-    def vocabularies(self, examples: Sequence[Example]) -> dict[str, list[str]]:
-        """The named lists (labels, genres, …) that the model is built from, out of the training examples."""
+    def vocabularies(self, examples: Sequence[Example], options: Any) -> dict[str, list[str]]:
+        """The named lists (labels, genres, …) that the model is built from: of the training examples and `options`."""
 
     @abstractmethod
     def build(self, config: Any, inputs: TokenInput, vocabularies: Vocabularies) -> TaskModel[Example, Prediction]:

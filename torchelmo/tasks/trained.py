@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchelmo.config import build_config
+from torchelmo.errors import InputError
 from torchelmo.tasks.batches import scoring_batches
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.task import Scores, Source, Task, TaskModel
@@ -36,7 +37,7 @@ class TrainedTask:
 
     def evaluate(self, path: str | Path) -> Scored:
         """Score the predictions for a labelled file."""
-        examples = self.task.read(Path(path), self.data_options)
+        examples = require_examples(self.task.read(Path(path), self.data_options), path, self.task)
         predictions = self.predict(examples)
         return Scored(self.task.score(examples, predictions), self.task.report(examples, predictions), len(examples))
 
@@ -56,6 +57,13 @@ class TrainedTask:
         """(example, prediction) for everything in an unlabelled input, of any length, in order."""
         for examples in windows(self.task.read_input(source, self.data_options, self.vocabularies), _WINDOW):
             yield from zip(examples, self.predict(examples))
+
+
+def require_examples(examples: list[Any], path: str | Path, task: Task[Any, Any]) -> list[Any]:
+    """`examples`, if the file had any."""
+    if not examples:
+        raise InputError(f"{path}: expected labelled examples for {task.name}, found none. Check that file.")
+    return examples
 
 
 def example_length(task: Task[Any, Any], example: Any) -> int:

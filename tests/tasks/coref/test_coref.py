@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from torchelmo.config import build_config
+from torchelmo.errors import InputError
 from torchelmo.tasks import load, train
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.coref import Coref
@@ -37,7 +38,7 @@ def test_labelled_files_are_read(tmp_path):
 
 def test_vocabularies_are_the_genres():
     documents = [DOCUMENT, DOCUMENT._replace(genre="nw"), DOCUMENT._replace(genre="")]
-    assert Coref().vocabularies(documents) == {"genres": ["bn", "nw"]}
+    assert Coref().vocabularies(documents, CorefData()) == {"genres": ["bn", "nw"]}
 
 
 def test_the_score_holds_the_metric():
@@ -125,3 +126,6 @@ def test_it_is_trained_saved_and_loaded_by_the_runner(tmp_path):
     predictions = trained.predict([DOCUMENT, DOCUMENT])
     assert result.metric == "average"
     assert trained.task.score([DOCUMENT, DOCUMENT], predictions) == result.scores
+    (tmp_path / "none.conll").write_text("\n")
+    with pytest.raises(InputError, match="none.conll: expected labelled examples for coref, found none"):
+        trained.evaluate(tmp_path / "none.conll")

@@ -37,7 +37,7 @@ def word_input(elmo=None, characters=None):
 
 def build(config=SMALL, inputs=None):
     task = Ner()
-    return task.build(config, inputs or word_input(), task.vocabularies(EXAMPLES))
+    return task.build(config, inputs or word_input(), task.vocabularies(EXAMPLES, NerData()))
 
 
 @pytest.mark.parametrize("scheme", ["bio", "bioes"])
@@ -75,13 +75,13 @@ def test_predictions_are_well_formed_whatever_the_weights(scheme):
 
 
 def test_labels_cover_every_prefix_of_a_type_that_was_seen_once():
-    model = Ner().build(SMALL, word_input(), Ner().vocabularies([Tagged(["Paris"], ["B-LOC"])]))
+    model = Ner().build(SMALL, word_input(), Ner().vocabularies([Tagged(["Paris"], ["B-LOC"])], NerData()))
     assert model.labels == ["O", "B-LOC", "I-LOC", "E-LOC", "S-LOC"]
 
 
 def test_data_without_entities_trains_and_predicts_none():
     examples = [Tagged(["left", "."], ["O", "O"])]
-    model = Ner().build(SMALL, word_input(), Ner().vocabularies(examples))
+    model = Ner().build(SMALL, word_input(), Ner().vocabularies(examples, NerData()))
     assert model.loss(examples).item() == pytest.approx(0.0, abs=1e-5)
     assert predict(model, examples) == [["O", "O"]]
 

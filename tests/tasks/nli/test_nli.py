@@ -18,7 +18,7 @@ def test_is_found_by_its_name():
 
 
 def test_labels_do_not_depend_on_the_training_data():
-    assert TASK.vocabularies([EXAMPLE._replace(label="neutral")]) == {"labels": LABELS}
+    assert TASK.vocabularies([EXAMPLE._replace(label="neutral")], NliData()) == {"labels": LABELS}
 
 
 def test_premise_and_hypothesis_go_through_the_bilm_by_themselves():

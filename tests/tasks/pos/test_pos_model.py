@@ -34,7 +34,7 @@ def word_input(elmo=None):
 
 def build(config=SMALL, inputs=None):
     task = Pos()
-    return task.build(config, inputs or word_input(), task.vocabularies(EXAMPLES))
+    return task.build(config, inputs or word_input(), task.vocabularies(EXAMPLES, PosData()))
 
 
 @pytest.mark.parametrize("config", [SMALL, dataclasses.replace(SMALL, n_layers=2, dropout=0.2)])

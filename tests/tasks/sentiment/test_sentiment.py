@@ -4,12 +4,15 @@ import json
 
 import pytest
 
-from torchelmo.config import config_to_dict
+from torchelmo.config import build_config, config_to_dict
 from torchelmo.tasks.classification import Prediction
+from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.registry import find_task
 from torchelmo.tasks.sentiment import Sentiment
 from torchelmo.tasks.sentiment.data import BINARY, FINE, SentimentData, SentimentExample
+from torchelmo.tasks.start import start
 from torchelmo.tasks.task import Source
+from torchelmo.train.signals import Stop
 
 TASK = Sentiment()
 
@@ -23,8 +26,20 @@ def test_is_found_by_its_name():
 
 
 def test_labels_are_five_or_two_whatever_the_training_data_lacks():
-    assert TASK.vocabularies([example("positive"), example("negative")]) == {"labels": BINARY}
-    assert TASK.vocabularies([example("positive"), example("very negative")]) == {"labels": FINE}
+    examples = [example("positive"), example("negative")]
+    assert TASK.vocabularies(examples, SentimentData(classes="binary")) == {"labels": BINARY}
+    assert TASK.vocabularies(examples, SentimentData(classes="fine")) == {"labels": FINE}
+
+
+def test_phrases_may_have_labels_that_no_sentence_has(tmp_path):
+    (tmp_path / "trees.txt").write_text("(3 (2 It) (4 works))\n(1 (2 It) (0 fails))\n")
+    options = {"task": "sentiment", "out": tmp_path, "data": {"min_phrase": 1}, "words": {"dim": 3, "min_count": 1}}
+    files = {"train": tmp_path / "trees.txt", "dev": tmp_path / "trees.txt"}
+    model = {"feed_forward_dim": 2, "encoder_dim": 2, "integrator_dim": 2, "classifier_dim": 2}
+    started = start(build_config(TaskConfig, {**options, **files, "model": model}), Stop())
+    assert started.trained.model.labels == FINE
+    assert {phrase.label for phrase in started.examples} == set(FINE)
+    assert started.trained.model.loss(started.examples).isfinite()
 
 
 def test_training_is_on_phrases_and_scoring_on_sentences(tmp_path):

@@ -41,7 +41,7 @@ def word_input(elmo=None):
 
 
 def build(config=SMALL, inputs=None):
-    return Srl().build(config, inputs or word_input(), Srl().vocabularies(EXAMPLES))
+    return Srl().build(config, inputs or word_input(), Srl().vocabularies(EXAMPLES, SrlData()))
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
@@ -148,12 +148,12 @@ def test_predicates_are_words_that_are_one_at_least_half_the_time():
         *example("run set a saw set", 0, 4),
         *example("saw run saw", 0),
     ]
-    assert Srl().vocabularies(examples)["predicates"] == ["run", "set"]
+    assert Srl().vocabularies(examples, SrlData())["predicates"] == ["run", "set"]
 
 
 def test_text_gives_an_example_for_each_predicate_that_is_found(tmp_path):
     (tmp_path / "in.txt").write_text("Ann Saw her run .\nNothing here\n", encoding="utf-8")
-    vocabularies = Srl().vocabularies(EXAMPLES)
+    vocabularies = Srl().vocabularies(EXAMPLES, SrlData())
     found = list(Srl().read_input(Source(str(tmp_path / "in.txt"), lang=None), SrlData(), vocabularies))
     assert [(example.tokens, example.predicate, example.tags) for example in found] == [
         (("Ann", "Saw", "her", "run", "."), 1, None),
@@ -169,7 +169,7 @@ def test_text_gives_an_example_for_each_predicate_that_is_found(tmp_path):
 def json_lines(tmp_path, *lines):
     path = tmp_path / "in.jsonl"
     path.write_text("".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines))
-    return list(Srl().read_input(Source(str(path)), SrlData(), Srl().vocabularies(EXAMPLES)))
+    return list(Srl().read_input(Source(str(path)), SrlData(), Srl().vocabularies(EXAMPLES, SrlData())))
 
 
 def test_json_lines_may_name_the_predicates(tmp_path):

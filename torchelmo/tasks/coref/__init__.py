@@ -26,7 +26,7 @@ class Coref(Task[Document, list[list[Mention]]]):
     def sentences(self, example: Document) -> Sequence[Tokens]:
         return example.sentences
 
-    def vocabularies(self, examples: Sequence[Document]) -> dict[str, list[str]]:
+    def vocabularies(self, examples: Sequence[Document], options: CorefData) -> dict[str, list[str]]:
         return {"genres": sorted({document.genre for document in examples} - {""})}
 
     def build(self, config: CorefConfig, inputs: TokenInput, vocabularies: Vocabularies) -> CorefModel:

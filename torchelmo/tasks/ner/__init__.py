@@ -22,7 +22,7 @@ class Ner(TaggingTask):
     def read(self, path: Path, options: NerData) -> list[Tagged]:
         return data.read(path, options)
 
-    def vocabularies(self, examples: Sequence[Tagged]) -> dict[str, list[str]]:
+    def vocabularies(self, examples: Sequence[Tagged], options: NerData) -> dict[str, list[str]]:
         return {"types": sorted({span.label for example in examples for span in spans_of(gold_tags(example))})}
 
     def build(self, config: NerConfig, inputs: TokenInput, vocabularies: Vocabularies) -> NerModel:

@@ -22,7 +22,7 @@ class Nli(ClassificationTask[NliExample]):
     def sentences(self, example: NliExample) -> Sequence[Tokens]:
         return [example.premise, example.hypothesis]
 
-    def vocabularies(self, examples: Sequence[NliExample]) -> dict[str, list[str]]:
+    def vocabularies(self, examples: Sequence[NliExample], options: NliData) -> dict[str, list[str]]:
         return {"labels": LABELS}
 
     def build(self, config: EsimConfig, inputs: TokenInput, vocabularies: Vocabularies) -> Esim:

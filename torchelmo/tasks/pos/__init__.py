@@ -24,7 +24,7 @@ class Pos(TaggingTask):
     def read(self, path: Path, options: PosData) -> list[Tagged]:
         return data.read(path, options)
 
-    def vocabularies(self, examples: Sequence[Tagged]) -> dict[str, list[str]]:
+    def vocabularies(self, examples: Sequence[Tagged], options: PosData) -> dict[str, list[str]]:
         return {"tags": sorted({tag for example in examples for tag in gold_tags(example)})}
 
     def build(self, config: PosConfig, inputs: TokenInput, vocabularies: Vocabularies) -> PosModel:

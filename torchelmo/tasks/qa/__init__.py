@@ -16,6 +16,7 @@ class Qa(Task[Question, Found]):
     metric = "f1"
     data_config = QuestionData
     model_config = QuestionConfig
+    answers_questions = True
 
     def read(self, path: Path, options: QuestionData) -> list[Question]:
         return read_squad(path, options)
@@ -26,7 +27,7 @@ class Qa(Task[Question, Found]):
     def sentences(self, example: Question) -> Sequence[Tokens]:
         return [example.tokens, *(sentence for window in example.passage.windows for sentence in window.sentences)]
 
-    def vocabularies(self, examples: Sequence[Question]) -> dict[str, list[str]]:
+    def vocabularies(self, examples: Sequence[Question], options: QuestionData) -> dict[str, list[str]]:
         return {}
 
     def build(self, config: QuestionConfig, inputs: TokenInput, vocabularies: Vocabularies) -> QuestionAnswering:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torchelmo.tasks.classification import ClassificationTask, Prediction
 from torchelmo.tasks.inputs import TokenInput
-from torchelmo.tasks.sentiment.data import BINARY, FINE, SentimentData, SentimentExample, read_sentiment, with_phrases
+from torchelmo.tasks.sentiment.data import CLASSES, SentimentData, SentimentExample, read_sentiment, with_phrases
 from torchelmo.tasks.sentiment.model import BCN, BCNConfig
 from torchelmo.tasks.task import Source, Tokens, Vocabularies
 from torchelmo.text.reading import read_paragraphs
@@ -26,8 +26,8 @@ class Sentiment(ClassificationTask[SentimentExample]):
     def sentences(self, example: SentimentExample) -> Sequence[Tokens]:
         return [example.tokens]
 
-    def vocabularies(self, examples: Sequence[SentimentExample]) -> dict[str, list[str]]:
-        return {"labels": BINARY if {example.label for example in examples} <= set(BINARY) else FINE}
+    def vocabularies(self, examples: Sequence[SentimentExample], options: SentimentData) -> dict[str, list[str]]:
+        return {"labels": CLASSES[options.classes]}
 
     def build(self, config: BCNConfig, inputs: TokenInput, vocabularies: Vocabularies) -> BCN:
         return BCN(config, inputs, labels=vocabularies["labels"])

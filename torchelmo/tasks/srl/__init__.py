@@ -29,7 +29,7 @@ class Srl(Task[Proposition, Tags]):
     def sentences(self, example: Proposition) -> Sequence[Tokens]:
         return [example.tokens]
 
-    def vocabularies(self, examples: Sequence[Proposition]) -> dict[str, list[str]]:
+    def vocabularies(self, examples: Sequence[Proposition], options: SrlData) -> dict[str, list[str]]:
         """`labels`: the tags, "O" first; `predicates`: the words that are one in at least half of the places.
 
         Words are counted in lower case, and in sentences that have a predicate.
