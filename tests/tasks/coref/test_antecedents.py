@@ -13,14 +13,14 @@ N, DIM = 9, 5
 SPEAKERS = [0, 1, 2, 1, 1, 0, 2, 2, 1]
 
 
-def make(n_antecedents=4, at_once=1000, dropout=0.0):
+def make(n_antecedents=4, at_once=1000, dropout=0.0, n_genres=2):
     return AntecedentScorer(
         DIM,
         n_antecedents=n_antecedents,
         hidden_dim=6,
         n_layers=2,
         feature_dim=3,
-        n_genres=2,
+        n_genres=n_genres,
         dropout=dropout,
         at_once=at_once,
     )
@@ -33,6 +33,16 @@ def pair_score(scorer, spans, mention_scores, speakers, genre, i, j):
     features = [scorer.distance.weight[bucket], scorer.speaker.weight[speaker], scorer.genre.weight[genre]]
     g = torch.cat([spans[i], spans[j], spans[i] * spans[j], *features])
     return mention_scores[i] + mention_scores[j] + scorer.rest(torch.relu(scorer.first(g)))[0]
+
+
+def test_a_genre_that_no_training_document_is_without_adds_nothing_where_it_is_not_known():
+    scorer = make(dropout=0.5)
+    optimizer = torch.optim.Adam(scorer.parameters())
+    scorer(torch.randn(N, DIM), torch.randn(N), torch.tensor(SPEAKERS), 1)[:, 1:].relu().sum().backward()
+    optimizer.step()
+    assert scorer.genre.weight[0].eq(0).all()
+    assert scorer.genre.weight[1:].ne(0).all()
+    assert make(n_genres=0).genre.weight.ne(0).all()  # data without genres learns that row
 
 
 @pytest.mark.parametrize("n_antecedents", [1, 4, 8, 250])

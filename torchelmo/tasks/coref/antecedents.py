@@ -36,6 +36,9 @@ class AntecedentScorer(nn.Module):
         self.distance = nn.Embedding(len(_BUCKETS), feature_dim)
         self.speaker = nn.Embedding(3, feature_dim)  # not known, another one, the same
         self.genre = nn.Embedding(n_genres + 1, feature_dim)  # 0: not known
+        if n_genres:  # then no document may be without one in training, and random numbers would stay in that row
+            with torch.no_grad():
+                self.genre.weight[0].zero_()
         self.dropout = nn.Dropout(dropout)
         self.first = initialised(nn.Linear(sum(self.parts), hidden_dim))
         self.rest = FeedForward([*[hidden_dim] * n_layers, 1], dropout=dropout, last_linear=True)
