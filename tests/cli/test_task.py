@@ -12,7 +12,7 @@ from tiny_tasks import pos_config, pos_settings, write_pos, write_toml, write_ve
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torchelmo.cli import app
-from torchelmo.tasks import load, train
+from torchelmo.tasks import load, runner, train
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +121,24 @@ def test_a_signal_ends_the_run_with_all_saved(call, toml, tmp_path, number, code
     assert (outcome.code, outcome.out[:12]) == (0, "pos, seed 1:")
 
 
+@pytest.mark.parametrize("flags", [[], ["--overwrite"]], ids=["begin", "overwrite"])
+def test_a_signal_before_the_first_step_is_no_promise(call, toml, tmp_path, monkeypatch, flags):
+    if flags:
+        assert call("task", "train", "pos", "--config", toml).code == 0
+    started = runner.start
+
+    def interrupted(config, stop):
+        signal.raise_signal(signal.SIGTERM)
+        return started(config, stop)
+
+    monkeypatch.setattr(runner, "start", interrupted)
+    outcome = call("task", "train", "pos", "--config", toml, "--set", "seed=2", *flags)
+    assert outcome.code == 143, outcome.err
+    assert outcome.out == "Stopped before the first step; nothing was saved. Begin again with the same call.\n"
+    monkeypatch.undo()
+    assert call("task", "train", "pos", "--config", toml, "--set", "seed=2", *flags).code == 0
+
+
 def test_overwrite_begins_again(call, toml):
     assert call("task", "train", "pos", "--config", toml).code == 0
     outcome = call("task", "train", "pos", "--config", toml, "--overwrite", "--set", "seed=2")
@@ -138,6 +156,13 @@ def test_overwrite_begins_again(call, toml):
         ("train pos --config gone.toml", "gone.toml: expected a TOML configuration file, found no such file"),
         ("train pos --config TOML --elmo everywhere", "Invalid value for '--elmo'"),
         ("train pos --config TOML --resume --overwrite", "Expected --resume, which goes on with the run in out, or"),
+        ("train pos --config TOML --model x", "--model: expected a place where ELMo enters the task model, found none"),
+        ("train pos --config TOML --elmo none --layers 1", "--layers: expected a place where ELMo enters the task"),
+        ("train pos --config TOML --lambda 0", "--lambda: expected a place where ELMo enters the task model"),
+        ("train pos --config TOML --layer-norm", "--layer-norm: expected a place where ELMo enters the task model"),
+        ("train pos --config TOML --elmo-dropout 0", "--elmo-dropout: expected a place where ELMo enters the task"),
+        ("train pos --config TOML --unfreeze", "found none. Add --elmo input, output or both."),
+        ("predict TRAINED TOML --question Why?", "is for pos, which answers none. Leave it out."),
         ("train pos --config TOML --seeds 0", "Invalid value for '--seeds'"),
         ("train pos --config TOML --set optim.lrr=1", "optim: TaskOptimConfig has no key 'lrr'. Did you mean 'lr'?"),
         ("train pos --config TOML --set elmo.palce=1", "elmo: ElmoConfig has no key 'palce'. Did you mean 'place'?"),

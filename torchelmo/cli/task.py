@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,7 +12,14 @@ from torchelmo.cli.ending import WrongCallError, echo, stopped
 from torchelmo.cli.train import check_resume
 
 Place = Literal["none", "input", "output", "both"]
-Which = Literal["all", "top", "average", "0", "1", "2"]
+_OF_ELMO = {
+    "elmo.model": "--model",
+    "elmo.layers": "--layers",
+    "elmo.l2": "--lambda",
+    "elmo.layer_norm": "--layer-norm",
+    "elmo.dropout": "--elmo-dropout",
+    "elmo.unfreeze": "--unfreeze",
+}
 
 
 def train(
@@ -30,7 +38,9 @@ def train(
     vectors: Annotated[Path | None, typer.Option(help="Static word vectors: GloVe or word2vec text.")] = None,
     elmo: Annotated[Place | None, typer.Option(help="Where ELMo enters the task model.")] = None,
     model: Annotated[str | None, typer.Option(help="The biLM: a model folder or name; default: english-small.")] = None,
-    layers: Annotated[Which | None, typer.Option(help="all learns a mix of the layers; others are fixed.")] = None,
+    layers: Annotated[
+        str | None, typer.Option(help="all learns a mix of the layers; fixed: top, average, or one by its index.")
+    ] = None,
     l2: Annotated[float | None, typer.Option("--lambda", help="λ of the penalty on the mix weights.")] = None,
     layer_norm: Annotated[bool, typer.Option("--layer-norm", help="Normalise each layer before the mix.")] = False,
     elmo_dropout: Annotated[float | None, typer.Option(help="Dropout on the mixes.")] = None,
@@ -72,19 +82,26 @@ def train(
         "data.min_phrase": min_phrase,
     }
     changes = [f"{key}={_toml(value)}" for key, value in flags.items() if value is not None]
-    given = override(given, changes)
+    given = override(given, changes, TaskConfig)
     if vectors is not None:
         given["words"].pop("dim", None)  # that of the file
-    given = override(given, settings or [])
+    given = override(given, settings or [], TaskConfig)
     missing = [f"--{key}" for key in ("train", "dev", "out") if key not in given]
     if missing:
         raise WrongCallError(f"Expected {', '.join(missing)}: on the command line or in the configuration file.")
     found = build_config(TaskConfig, given, where=str(config or "task train"))
+    if found.elmo.place == "none":
+        _refuse(flags, _OF_ELMO)
     keep_freed_memory()
+    before = _checkpoints(found.out)
     with Stop().on_signals() as stop:
         summary = train_seeds(found, seeds, resume=resume, overwrite=overwrite, stop=stop)
     if summary is None:
-        echo(f"Stopped; all is saved in {found.out}. Go on with the same call and --resume.")
+        after = _checkpoints(found.out)
+        if after and (resume or after != before):
+            echo(f"Stopped; all is saved in {found.out}. Go on with the same call and --resume.")
+        else:
+            echo("Stopped before the first step; nothing was saved. Begin again with the same call.")
         raise stopped(stop.signal)
     for result in summary.results:
         echo(result.line())
@@ -130,6 +147,8 @@ def predict(
     from torchelmo.tasks.task import Source
 
     trained = load(folder)
+    if question and not trained.task.answers_questions:
+        raise WrongCallError(f"--question: {folder} is for {trained.task.name}, which answers none. Leave it out.")
     source = Source(text, None if pretokenized else lang, question or [])
     for example, prediction in trained.predict_source(source):
         if as_json:
@@ -158,6 +177,24 @@ def table(
 
     run_table(experiments, out, settings=settings or [], jobs=jobs, columns=column or [])
     echo((out / "table.md").read_text(encoding="utf-8"))
+
+
+def _refuse(flags: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    """Flags that would change nothing: the run would not be the one that was meant."""
+    given = [flag for key, flag in names.items() if flags[key] is not None]
+    if given:
+        raise WrongCallError(
+            f"{given[0]}: expected a place where ELMo enters the task model, found none. "
+            "Add --elmo input, output or both."
+        )
+
+
+def _checkpoints(out: Path) -> list[tuple[Path, int]]:
+    """Those of a run and of its seeds, with the time when they were written."""
+    from torchelmo.train.checkpoint import checkpoints
+
+    found = [folder for run in (out, *sorted(out.glob("seed-*"))) for folder in checkpoints(run)]
+    return [(folder, folder.stat().st_mtime_ns) for folder in found]
 
 
 def _toml(value: Any) -> str:
