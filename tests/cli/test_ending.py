@@ -25,6 +25,14 @@ def test_help(call, command):
     assert "Usage: torchelmo" in result.out
 
 
+def test_any_encoding_of_the_system_will_do():
+    """As where a program is redirected on Windows: neither λ nor … is a fault."""
+    command = [sys.executable, "-m", "torchelmo", "task", "train", "--help"]
+    result = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "cp1252"}, check=False)
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert "λ of the penalty" in result.stdout.decode("utf-8")
+
+
 def test_every_option_has_help():
     group = typer.main.get_command(app)
     for name, command in group.commands.items():

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from torchelmo.cli import analyse, embed, measure, models, prepare, task, train
-from torchelmo.cli.ending import echo, run
+from torchelmo.cli.ending import echo, run, speak_utf8
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "embed": embed.embed,
@@ -39,6 +39,7 @@ ANALYSE_COMMANDS: dict[str, Callable[..., None]] = {
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run `torchelmo …` and end with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    speak_utf8()
     sys.exit(run(lambda: _call(given)))
 
 

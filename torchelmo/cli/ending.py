@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import io
 import logging
 import os
 import signal
@@ -48,6 +49,13 @@ def run(job: Callable[[], object]) -> int:
             if debug and not isinstance(error, typer.Exit):
                 traceback.print_exc()
             return _explain(error)
+
+
+def speak_utf8() -> None:
+    """Whatever the system's encoding is: not every one has all the signs that we print."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors=stream.errors)
 
 
 def echo(text: str) -> None:
