@@ -1,5 +1,6 @@
 """Strings through spaCy's rules."""
 
+import timeit
 from typing import Any
 
 import pytest
@@ -118,3 +119,25 @@ def test_forgetting_words_changes_nothing(english, monkeypatch):
     monkeypatch.setattr("torchelmo.text.tokenize._MOST_WORDS", 3)
     forgetful = Tokenizer("en")
     assert [forgetful.sentences(text) for text in TRICKY[:3]] == expected
+
+
+def test_whole_texts_are_forgotten_too(monkeypatch):
+    """Where a rule joins words over a space, no word is remembered, but every type is."""
+    monkeypatch.setattr("torchelmo.text.tokenize._MOST_WORDS", 3)
+    forgetful = Tokenizer("es")
+    assert forgetful.tokens("En EE. UU. hay rosas") == ["En", "EE. UU.", "hay", "rosas"]
+    assert len(forgetful._words.types) == 1
+
+
+def test_a_line_takes_no_longer_after_many_types(english):
+    def best() -> float:
+        return min(timeit.repeat(lambda: experienced.tokens("I took a bow."), number=5, repeat=20))
+
+    experienced = Tokenizer("en")
+    experienced.tokens("I took a bow.")
+    before = best()
+    words = experienced._words
+    words.types.extend(f"type {i}" for i in range(300_000))
+    words.kinds.extend([0] * 300_000)
+    assert best() < 5 * before
+    assert experienced.tokens("Types come still.") == english.tokens("Types come still.")

@@ -60,13 +60,13 @@ class Tokenizer:
         pieces = [words.split(text) for text in texts]
         ids = np.fromiter(chain.from_iterable(pieces), dtype=np.int64)
         text_of = np.repeat(np.arange(len(pieces)), list(map(len, pieces)))
-        sentence = np.cumsum(_starts(np.array(words.kinds, dtype=np.int8)[ids], text_of)) - 1
+        sentence = np.cumsum(_starts(np.frombuffer(words.kinds, dtype=np.int8)[ids], text_of)) - 1
         real = ids != words.SPACE_ID
         ids, text_of, sentence = ids[real], text_of[real], sentence[real]
         _, first, lengths = np.unique(sentence, return_index=True, return_counts=True)
         distinct, place = _in_order_of_occurrence(ids)
         result = Tokenized([words.types[i] for i in distinct], place, lengths, text_of[first])
-        if len(words) > _MOST_WORDS:
+        if max(len(words), len(words.types)) > _MOST_WORDS:  # whole texts are split into types, with no words between
             del self._words
         return result
 
@@ -95,7 +95,7 @@ class _Words(dict[str, tuple[int, ...]]):
         self._word_by_word = type(tokenizer) is tokenizing.Tokenizer and not any(
             len(rule.split()) > 1 or (rule.strip() and rule != rule.strip()) for rule in tokenizer.rules
         )
-        self.types, self.kinds = [" "], [_ORDINARY]
+        self.types, self.kinds = [" "], bytearray([_ORDINARY])  # bytes, which NumPy reads where they stand
         self._numbers = {" ": self.SPACE_ID}
 
     def split(self, text: str) -> Sequence[int]:
