@@ -13,6 +13,7 @@ from official_files import WORDS, random_official
 from oracle import Oracle
 
 from torchelmo import BiLM, Elmo, ScalarMix
+from torchelmo.analysis.neighbours import compare
 from torchelmo.bilm import char_tables, packed, products
 from torchelmo.errors import ConfigError, InputError
 
@@ -121,6 +122,13 @@ def test_strings_go_through_spacy(elmo):
     assert_close([vectors], [np.concatenate(expected, axis=1)])
     mixed = elmo.embed(["I took a bow.", ["Do", "n't", "!"]], lang="en")
     assert_close(mixed, expected)
+
+
+def test_the_rules_of_a_language_are_built_once(elmo, monkeypatch):
+    elmo.embed(["I took a bow."])
+    monkeypatch.setattr("spacy.blank", None)  # whoever builds rules now fails
+    assert elmo.embed(["It is new."])[0].shape == (3, 4, 16)
+    assert compare(elmo, "bow", ["A bow", "His bow"]).shape == (3, 2, 2)
 
 
 def test_forms_of_sentences(elmo):

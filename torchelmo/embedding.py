@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -17,7 +16,7 @@ from torchelmo.errors import ConfigError, InputError
 from torchelmo.mix import ScalarMix
 from torchelmo.text.batching import batches_by_length
 from torchelmo.text.characters import CharacterEncoder
-from torchelmo.text.tokenize import Tokenizer
+from torchelmo.text.tokenize import tokenizer_for
 from torchelmo.text.vocabulary import BEGIN, END
 
 Sentence = Sequence[str] | str
@@ -76,7 +75,8 @@ class Embedding:
         n_tokens = 0
         for position, sentence in enumerate(sentences):
             if isinstance(sentence, str):
-                window.append([*self._tokenizer.sentences(sentence)])
+                # Asked for anew each time: a stream may be read on in another thread.
+                window.append([*tokenizer_for(self.lang).sentences(sentence)])
             else:
                 check_tokens(sentence, position)
                 window.append([sentence] if len(sentence) else [])
@@ -149,10 +149,6 @@ class Embedding:
         config = self.bilm.config
         shape = (config.n_layers + 1, 0, config.dim) if self.layers == "all" else (0, config.dim)
         return np.zeros(shape, dtype=np.float32)
-
-    @cached_property
-    def _tokenizer(self) -> Tokenizer:
-        return Tokenizer(self.lang)
 
 
 def check_tokens(sentence: Sequence[str], position: int) -> None:

@@ -1,6 +1,7 @@
 """Strings through spaCy's rules."""
 
 import timeit
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchelmo.errors import ConfigError
-from torchelmo.text.tokenize import Tokenizer
+from torchelmo.text.tokenize import Tokenizer, tokenizer_for
 
 
 @pytest.fixture(scope="module")
@@ -141,3 +142,11 @@ def test_a_line_takes_no_longer_after_many_types(english):
     words.kinds.extend([0] * 300_000)
     assert best() < 5 * before
     assert experienced.tokens("Types come still.") == english.tokens("Types come still.")
+
+
+def test_each_thread_keeps_one_tokenizer_of_a_language():
+    ours = tokenizer_for("en")
+    assert tokenizer_for("en") is ours
+    assert tokenizer_for("de") is not ours
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(tokenizer_for, "en").result() is not ours

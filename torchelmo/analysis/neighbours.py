@@ -10,7 +10,7 @@ import numpy.typing as npt
 from torchelmo.analysis.vectors import Array, Count, choose_layers, unit, with_vectors
 from torchelmo.elmo import Elmo, Sentence
 from torchelmo.errors import ConfigError, InputError
-from torchelmo.text.tokenize import Tokenizer
+from torchelmo.text.tokenize import tokenizer_for
 
 
 class Neighbour(NamedTuple):
@@ -63,7 +63,7 @@ def compare(elmo: Elmo, word: str, sentences: Sequence[Sentence], *, lang: str =
     """
     if not sentences:
         raise InputError("compare: expected sentences, got none.")
-    tokens = [Tokenizer(lang).tokens(some) if isinstance(some, str) else some for some in sentences]
+    tokens = [tokenizer_for(lang).tokens(some) if isinstance(some, str) else some for some in sentences]
     places = [find_word(some, word) for some in tokens]
     found = [vectors[:, place] for vectors, place in zip(elmo.embed(tokens), places)]
     units = unit(np.stack(found, axis=1))  # (n_layers + 1, n_sentences, dim)

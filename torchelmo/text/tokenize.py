@@ -7,6 +7,7 @@ A sentence ends after . ! ? (or their like in other scripts) and the punctuation
 
 import importlib
 import re
+import threading
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
@@ -19,6 +20,7 @@ from torchelmo.errors import ConfigError
 
 _MOST_WORDS = 500_000  # remembered at once: some 200 MB
 _SPACE = re.compile(r"(\s+)")
+_kept = threading.local()  # the tokenizers of each thread
 
 # What a token is to the end of a sentence. White space counts, though it is not a token of the result.
 _ORDINARY, _TERMINATOR, _PUNCTUATION = range(3)
@@ -80,6 +82,17 @@ class Tokenizer:
                 f"Language {self.lang!r}: expected a code that spaCy has rules for, such as en, de or xx (any "
                 f"language): {error} Install what that names, or pass tokens instead of strings."
             ) from error
+
+
+def tokenizer_for(lang: str) -> Tokenizer:
+    """The tokenizer of a language that this thread keeps: to build one takes longer than most texts do.
+
+    One for each thread, because what a tokenizer remembers is not safe to share.
+    """
+    tokenizers: dict[str, Tokenizer] = _kept.__dict__
+    if lang not in tokenizers:
+        tokenizers[lang] = Tokenizer(lang)
+    return tokenizers[lang]
 
 
 class _Words(dict[str, tuple[int, ...]]):
