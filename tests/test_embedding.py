@@ -195,6 +195,28 @@ def test_changed_weights_are_seen(change, elmo):
     np.testing.assert_allclose(vectors, out.layers[:, 0, 1:-1], rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("part", ["", "encoder.embedding", "encoder.highways", "backward_lstms.1"])
+@pytest.mark.parametrize("name", ["AdamW", "SGD"])
+def test_training_between_two_frozen_calls_is_seen(part, name, elmo):
+    """Fused optimisers do not raise the version of what they write to."""
+    elmo.embed(SENTENCES)
+    trained = [weight for at, weight in elmo.bilm.named_parameters() if at.startswith(part)]
+    elmo.bilm.requires_grad_(True)
+    elmo.bilm(elmo.encode(SENTENCES)).layers.square().sum().backward()
+    getattr(torch.optim, name)(trained, lr=0.1, fused=True).step()
+    elmo.bilm.requires_grad_(False)
+    expected = elmo.bilm(elmo.encode(SENTENCES[:1]), path="plain").layers[:, 0, 1:-1]
+    np.testing.assert_allclose(elmo.embed(SENTENCES[:1])[0], expected, rtol=1e-5, atol=2e-6)
+
+
+def test_weights_may_lie_in_memory_in_any_order(tiny_bilm):
+    expected = Elmo(copy.deepcopy(tiny_bilm)).embed(SENTENCES)
+    turned = Elmo(copy.deepcopy(tiny_bilm), freeze=False)
+    for module in (turned.bilm.encoder.projection, turned.bilm.encoder.highways[0].carry):
+        module.weight = torch.nn.Parameter(module.weight.detach().T.contiguous().T)
+    assert_close(turned.embed(SENTENCES), expected)
+
+
 def test_half_precision_is_near(elmo, monkeypatch):
     exact = elmo.embed(SENTENCES)
     monkeypatch.setattr(products, "_MIN_HALF", 0)

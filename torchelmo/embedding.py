@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from torchelmo.bilm.model import BiLM, BiLMState, weights_key
+from torchelmo.bilm.model import BiLM, BiLMState
 from torchelmo.bilm.products import Precision
 from torchelmo.bilm.word_vectors import WordVectors
 from torchelmo.errors import ConfigError, InputError
@@ -128,7 +128,7 @@ class Embedding:
             ids = torch.from_numpy(CharacterEncoder(self.bilm.config.max_characters).encode(distinct))
             return self.bilm.encode_words(ids.to(device), precision=self.precision)
 
-        return self.words(words, encode, (self.precision, weights_key(self.bilm.encoder.parameters())))
+        return self.words(words, encode, (self.precision, self.bilm.encoder_key()))
 
     def _choose(self, layers: Tensor) -> Tensor:
         """(n_layers + 1, n_tokens, dim) -> what was asked for."""

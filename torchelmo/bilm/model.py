@@ -19,13 +19,13 @@ from torchelmo.bilm.packed import PackedBiLM
 from torchelmo.bilm.products import Precision
 from torchelmo.bilm.softmax import AdaptiveSoftmax, Softmax
 from torchelmo.bilm.unique import unique_rows
+from torchelmo.bilm.watch import Watch, WeightsKey
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.text.characters import CharacterEncoder
 from torchelmo.text.vocabulary import BEGIN, END, Vocabulary
 
 T = TypeVar("T")
 ExecutionPath = Literal["auto", "plain", "packed"]
-WeightsKey = tuple[tuple[int, int, float], ...]
 
 
 class BiLMState(NamedTuple):
@@ -62,7 +62,8 @@ class BiLM(nn.Module):
         elif config.softmax_words:
             tied = self.encoder.embedding if config.tied_softmax else None
             self.softmax = Softmax(config.softmax_words, config.projection_dim, tied)
-        self._fast: dict[str, tuple[Any, Any]] = {}  # what the fast paths made of the weights
+        self._fast: dict[str, tuple[WeightsKey, Any]] = {}  # what the fast paths made of the weights
+        self._watches = {"encoder": Watch(), "lstms": Watch()}
         self._check_vocabulary()
 
     def forward(
@@ -184,19 +185,22 @@ class BiLM(nn.Module):
     def _fast_encoder(self, precision: Precision) -> FastEncoder:
         encoder = self.encoder
         assert isinstance(encoder, CharCNN)
-        return self._prepared(f"encoder {precision}", encoder.parameters(), lambda: FastEncoder(encoder, precision))
+        return self._prepared(f"encoder {precision}", self.encoder_key(), lambda: FastEncoder(encoder, precision))
 
     def _packed_lstms(self, precision: Precision) -> PackedBiLM:
         lstms = [self.direction_lstms(direction) for direction in self.config.directions]
         return self._prepared(
             f"lstms {precision}",
-            self._lstm_parameters(),
+            self._watches["lstms"](self._lstm_parameters()),
             lambda: PackedBiLM(lstms, residual=self.config.residual, precision=precision),
         )
 
-    def _prepared(self, name: str, parameters: Iterable[Tensor], prepare: Callable[[], T]) -> T:
+    def encoder_key(self) -> WeightsKey:
+        """Changes with the weights of the encoder: word vectors that were kept belong to one key."""
+        return self._watches["encoder"](self.encoder.parameters())
+
+    def _prepared(self, name: str, key: WeightsKey, prepare: Callable[[], T]) -> T:
         """What a fast path made of the weights; made anew when a parameter was replaced or written to."""
-        key = weights_key(parameters)
         kept = self._fast.get(name)
         if kept is None or kept[0] != key:
             self._fast.pop(name, None)  # before the new one is made: never three copies in memory
@@ -292,13 +296,3 @@ def _build_lstm(config: BiLMConfig, direction: str) -> ProjectedLSTM:
         projection_clip=config.projection_clip,
         backward=direction == "backward",
     )
-
-
-def weights_key(parameters: Iterable[Tensor]) -> WeightsKey:
-    """Changes when a parameter is replaced, moved or written to (frozen ones: though not by way of `.data`)."""
-    return tuple((p.data_ptr(), 0 if p.is_inference() else p._version, _sample(p)) for p in parameters)
-
-
-def _sample(parameter: Tensor) -> float:
-    """A few values of a parameter that is being trained: fused optimisers write without raising its version."""
-    return float(parameter.detach().view(-1)[:8].sum()) if parameter.requires_grad else 0.0

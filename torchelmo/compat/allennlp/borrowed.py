@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from torchelmo.bilm.config import BiLMConfig
-from torchelmo.bilm.model import BiLM, WeightsKey, weights_key
+from torchelmo.bilm.model import BiLM
+from torchelmo.bilm.watch import Watch, WeightsKey
 
 
 class Renamed(NamedTuple):
@@ -34,6 +35,7 @@ class Borrowed(nn.Module):
             _register(self, entry.theirs, nn.Parameter(tensor, requires_grad=trainable))
         self._bare = _Bare.of(bilm)
         self._frozen: _Frozen | None = None
+        self._watch = Watch()
 
     @property
     def core(self) -> BiLM:
@@ -51,17 +53,17 @@ class Borrowed(nn.Module):
     def _freeze(self, parameters: Sequence[Tensor]) -> "_Frozen":
         """The core's parameters, converted once, and again when one of them has changed.
 
-        load_state_dict, `.to`, optimizers and edits under `torch.no_grad` count as changes; an edit in place by
-        way of `.data` does not, because PyTorch does not count it.
+        load_state_dict, `.to`, optimizers and edits under `torch.no_grad` count as changes; an edit in place of
+        a few values by way of `.data` may not, because PyTorch does not count it.
         """
-        key = weights_key(parameters)
+        key = self._watch(parameters)
         if self._frozen is None or self._frozen.key != key:
             self._frozen = None  # first, so that there are never three copies
             with torch.no_grad():
                 tensors = self._convert(parameters)
             # A core of its own: what the old one prepared for speed belongs to the old weights.
             bare = _Bare.of(self.core)
-            self._frozen = _Frozen(key, [parameter.detach() for parameter in parameters], tensors, bare)
+            self._frozen = _Frozen(key, tensors, bare)
         return self._frozen
 
     def _convert(self, parameters: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -74,7 +76,6 @@ class Borrowed(nn.Module):
 
 class _Frozen(NamedTuple):
     key: WeightsKey  # of the parameters, when they were converted
-    sources: list[Tensor]  # keeps their memory, so that no other tensor can come to the same place
     tensors: dict[str, Tensor]
     bare: "_Bare"
 
