@@ -38,6 +38,19 @@ def test_outputs_and_gradients_are_those_of_pytorch(lstm, lengths, n_threads):
         torch.testing.assert_close(found, expected)
 
 
+def test_gradients_are_clipped_as_those_of_pytorch(lstm):
+    """Each once: two that share their memory would be made smaller twice."""
+    x = torch.randn(5, 6, 3, dtype=torch.float64)
+    results = []
+    for run in (lambda packed: lstm(packed)[0], lambda packed: run_lstm(lstm, packed)):
+        lstm.zero_grad()
+        run(pack(x, LENGTHS)).data.square().sum().backward()
+        nn.utils.clip_grad_norm_(lstm.parameters(), 0.01)
+        results.append([parameter.grad.clone() for parameter in lstm.parameters()])
+    for expected, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 def test_the_gradient_is_that_of_finite_differences(lstm):
     x = torch.randn(5, 6, 3, dtype=torch.float64, requires_grad=True)
 

@@ -23,7 +23,8 @@ def run_lstm(lstm: nn.LSTM, packed: PackedSequence) -> PackedSequence:
     """What `lstm(packed)` puts out, for one bidirectional layer."""
     input_weight, state_weight, input_bias, state_bias = zip(lstm.all_weights[0], lstm.all_weights[1])
     with torch.autocast(packed.data.device.type, enabled=False):
-        bias = torch.cat(input_bias) + torch.cat(state_bias)
+        # The product gives the two biases gradients of their own: in shared memory they would be clipped twice.
+        bias = torch.cat(input_bias) + 1.0 * torch.cat(state_bias)
         added = F.linear(packed.data.to(bias.dtype), torch.cat(input_weight), bias)
         hidden: Tensor = _Recurrence.apply(_order(packed.batch_sizes), added, *state_weight)  # type: ignore[no-untyped-call]
     return packed._replace(data=hidden)
