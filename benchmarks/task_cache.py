@@ -31,11 +31,11 @@ def main() -> None:
             steps = take_steps(run, number + 1, given.steps)
             rates[name].append(steps.n_tokens / steps.seconds)
     medians = {name: statistics.median(values) for name, values in rates.items()}
-    task = kept.trained.task
-    n_tokens = sum(map(len, all_sentences(task, kept.examples)))
+    task, examples = kept.start.trained.task, kept.start.examples
+    n_tokens = sum(map(len, all_sentences(task, examples)))
     print(machine())
-    print(f"{given.config}: {len(kept.examples):,} examples, {n_tokens:,} tokens")
-    print(f"biLM once over all sentences: {kept.bilm_seconds:.1f} s")
+    print(f"{given.config}: {len(examples):,} examples, {n_tokens:,} tokens")
+    print(f"biLM once over all sentences: {kept.start.bilm_seconds:.1f} s")
     for name in rates:
         print(f"layers {name}: {medians[name]:,.0f} tokens/s, {n_tokens / medians[name]:.0f} s per epoch")
     print(f"an epoch is {medians['kept'] / medians['anew']:.1f} times faster with the layers kept")

@@ -13,7 +13,6 @@ from pathlib import Path
 from benchmarks.task_steps import start_task, take_steps
 from benchmarks.text import machine
 from benchmarks.worker import peak_memory
-from torchelmo.tasks.weights import trained_parameters
 from torchelmo.train.metrics import duration
 
 
@@ -30,9 +29,9 @@ def main() -> None:
     take_steps(run, 0, 1)  # what is made once
     rounds = [take_steps(run, number + 1, given.steps) for number in range(given.rounds)]
     rate = statistics.median(steps.n_examples / steps.seconds for steps in rounds)
-    n_examples = given.examples or len(run.examples)
-    n_parameters = sum(parameter.numel() for parameter in trained_parameters(run.trained.model).values())
-    epochs = run.trained.config.epochs
+    n_examples = given.examples or len(run.start.examples)
+    n_parameters = sum(parameter.numel() for parameter in run.parameters)
+    epochs = run.start.trained.config.epochs
     print(machine())
     print(f"{given.config}: {n_parameters:,} parameters to train, {rate:,.1f} examples/s (median of {given.rounds})")
     epoch = n_examples / rate

@@ -6,14 +6,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+from torch import nn
+
 from torchelmo.config import load_config
+from torchelmo.memory import keep_freed_memory
+from torchelmo.tasks.average import MovingAverage
 from torchelmo.tasks.batches import training_batches
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.start import Start, start
+from torchelmo.tasks.step import take_step
 from torchelmo.tasks.trained import all_sentences, example_length
 from torchelmo.tasks.weights import trained_parameters
 from torchelmo.train.optim import build_optimizer
 from torchelmo.train.signals import Stop
+
+
+class Run(NamedTuple):
+    """A task that is ready for its first step, or has taken some."""
+
+    start: Start
+    parameters: list[nn.Parameter]
+    optimizer: torch.optim.Optimizer
+    average: MovingAverage | None
 
 
 class Steps(NamedTuple):
@@ -22,27 +37,30 @@ class Steps(NamedTuple):
     seconds: float
 
 
-def start_task(config: Path, settings: Sequence[str]) -> Start:
-    """The task's data, vocabularies and model, ready for its first step; nothing is left behind."""
+def start_task(config: Path, settings: Sequence[str]) -> Run:
+    """The task's data, vocabularies, model and optimiser; nothing is left behind."""
+    keep_freed_memory()  # as `task train` does
     here = f"out={tempfile.gettempdir()}"  # `out` of the file may not be there yet, and only layers go there
-    found = start(load_config(TaskConfig, config, [*settings, here]), Stop())
-    assert found is not None  # nobody asks it to stop
-    return found
+    found = load_config(TaskConfig, config, [*settings, here])
+    started = start(found, Stop())
+    assert started is not None  # nobody asks it to stop
+    model = started.trained.model
+    parameters = list(trained_parameters(model).values())
+    average = MovingAverage(model, found.ema) if found.ema else None
+    return Run(started, parameters, build_optimizer(found.optim, parameters), average)
 
 
-def take_steps(run: Start, epoch: int, n_steps: int) -> Steps:
+def take_steps(run: Run, epoch: int, n_steps: int) -> Steps:
     """The first steps of an epoch, on the same batches for every run of the same data."""
-    task, model = run.trained.task, run.trained.model
-    lengths = [example_length(task, example) for example in run.examples]
-    batches = training_batches(lengths, run.trained.config.batch_size, seed=1, epoch=epoch)[:n_steps]
-    optimizer = build_optimizer(run.trained.config.optim, list(trained_parameters(model).values()))
+    trained, data = run.start.trained, run.start.examples
+    task, model, config = trained.task, trained.model, trained.config
+    lengths = [example_length(task, example) for example in data]
+    batches = training_batches(lengths, config.batch_size, seed=1, epoch=epoch)[:n_steps]
     model.train()
     n_examples, n_tokens, before = 0, 0, time.perf_counter()
     for batch in batches:
-        examples: list[Any] = [run.examples[i] for i in batch]
-        model.loss(examples).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        examples: list[Any] = [data[i] for i in batch]
+        take_step(model, run.parameters, run.optimizer, run.average, examples, config.clip)
         n_examples += len(examples)
         n_tokens += sum(map(len, all_sentences(task, examples)))
     return Steps(n_examples, n_tokens, time.perf_counter() - before)

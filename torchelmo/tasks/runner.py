@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import logging
-import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -25,12 +24,13 @@ from torchelmo.tasks.folder import save_task
 from torchelmo.tasks.result import MixResult, Result, Summary, summarise, write_result, write_summary
 from torchelmo.tasks.resume import clear_folder, is_over, open_folder, result_of_finished
 from torchelmo.tasks.start import start
+from torchelmo.tasks.step import Step, take_step
 from torchelmo.tasks.task import Scores
 from torchelmo.tasks.trained import TrainedTask, example_length
 from torchelmo.tasks.weights import save_tensors, task_tensors, trained_parameters
 from torchelmo.train.checkpoint import checkpoints
 from torchelmo.train.config import Every
-from torchelmo.train.optim import build_optimizer, clip_gradients, learning_rate, set_learning_rate
+from torchelmo.train.optim import build_optimizer, learning_rate, set_learning_rate
 from torchelmo.train.signals import Stop
 
 log = logging.getLogger(__name__)
@@ -102,20 +102,14 @@ def train(
                 rate = learning_rate(config.optim, step=step, before=progress.step / n_steps, after=step / n_steps)
                 set_learning_rate(optimizer, rate * progress.rate)
 
-                loss = model.loss([examples[i] for i in batch])
-                total = loss if model.inputs.elmo is None else loss + model.inputs.elmo.penalty()
-                total.backward()
-                norm = clip_gradients(parameters, config.clip)
-                if not (math.isfinite(loss.item()) and math.isfinite(norm)):
-                    raise TrainingError(_explain_not_finite(config, step, loss.item(), norm))
-                optimizer.step()
-                optimizer.zero_grad()
-                if average:
-                    average.update(model)
+                chosen = [examples[i] for i in batch]
+                taken = take_step(model, parameters, optimizer, average, chosen, config.clip)
+                if not taken.is_finite:
+                    raise TrainingError(_explain_not_finite(config, step, taken))
 
                 seconds = time.perf_counter() - clock
                 progress = progress._replace(
-                    step=step, batch=progress.batch + 1, loss=progress.loss + loss.item(), seconds=seconds
+                    step=step, batch=progress.batch + 1, loss=progress.loss + taken.loss, seconds=seconds
                 )
                 advance(1)
                 if stop.asked or checkpoint_every.due(step, seconds, kept_at):
@@ -202,10 +196,10 @@ def _record_epoch(config: TaskConfig, epoch: int, loss: float, scores: Scores, p
         temporary.write_text("".join(f"{line}\n" for line in [*lines, json.dumps(record)]), encoding="utf-8")
 
 
-def _explain_not_finite(config: TaskConfig, step: int, loss: float, norm: float) -> str:
+def _explain_not_finite(config: TaskConfig, step: int, taken: Step) -> str:
     kept = "and the last checkpoint is kept in" if checkpoints(config.out) else "and there is no checkpoint yet in"
     return (
-        f"step {step}: expected finite numbers, got a loss of {loss} and a gradient norm of {norm}; this step was not "
-        f"taken, {kept} {config.out}. Try a lower optim.lr (now {config.optim.peak:g}) or a smaller clip "
+        f"step {step}: expected finite numbers, got a loss of {taken.loss} and a gradient norm of {taken.norm}; this "
+        f"step was not taken, {kept} {config.out}. Try a lower optim.lr (now {config.optim.peak:g}) or a smaller clip "
         f"(now {config.clip:g})."
     )
