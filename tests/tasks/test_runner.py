@@ -10,13 +10,15 @@ import torch
 from safetensors.torch import load_file
 from tiny_tasks import pos_config, write_ner, write_pos, write_vectors
 
+from torchelmo import BiLM, BiLMConfig
 from torchelmo.bilm.weights import load_folder
 from torchelmo.config import build_config
 from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputExistsError, TrainingError
 from torchelmo.tasks import load, train
-from torchelmo.tasks.config import TaskConfig
+from torchelmo.tasks.config import TaskConfig, TaskOptimConfig
 from torchelmo.tasks.runner import train_seeds
 from torchelmo.tasks.start import start
+from torchelmo.text.vocabulary import Vocabulary
 from torchelmo.train.checkpoint import checkpoints
 from torchelmo.train.signals import Stop
 
@@ -100,6 +102,24 @@ def test_an_unfrozen_bilm_is_trained_and_kept(data, bilm_folder, tmp_path):
     assert trained.evaluate(data / "dev.conllu").scores == result.scores
     saved = load_file(tmp_path / "model.safetensors")
     assert all(torch.equal(saved[ELMO_BILM + name], found[name]) for name in found)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_softmax_of_an_unfrozen_bilm_is_left_as_it_was(data, tmp_path, tied):
+    shape = {"n_layers": 1, "projection_dim": 4, "cell_dim": 6, "softmax_words": 5}
+    inputs = {"input": "words", "n_words": 5, "tied_softmax": True} if tied else {"filters": ((1, 4),), "n_highway": 1}
+    BiLM(BiLMConfig(**shape, **inputs), Vocabulary(["<S>", "</S>", "<UNK>", "cat", "Ann"])).save(tmp_path / "bilm")
+    elmo = {"place": "input", "model": str(tmp_path / "bilm"), "unfreeze": True}
+    result = train(pos_config(data, tmp_path / "run", epochs=1, elmo=elmo))
+    (last,) = checkpoints(tmp_path / "run")
+    for path in (tmp_path / "run", last):
+        assert not [name for name in load_file(path / "model.safetensors") if "softmax" in name]
+    assert not [name for name in load_file(last / "training.safetensors") if "softmax" in name]
+    trained = load(tmp_path / "run")
+    bilm, given = trained.model.inputs.elmo.bilm, load_folder(tmp_path / "bilm")
+    assert torch.equal(bilm.softmax.bias, given.softmax.bias)
+    assert torch.equal(bilm.softmax.weight, given.softmax.weight) == (not tied)
+    assert trained.evaluate(data / "dev.conllu").scores == result.scores
 
 
 def test_the_seed_decides_everything(data, bilm_folder, tmp_path):
@@ -289,6 +309,12 @@ def test_what_an_unfinished_start_left_is_not_part_of_the_next_run(data, tmp_pat
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     result = train(pos_config(data, tmp_path / "run", epochs=1), resume=True)
     assert load(tmp_path / "run").evaluate(data / "dev.conllu").scores == result.scores
+
+
+def test_every_optimiser_has_a_rate_of_its_own():
+    rates = {name: TaskOptimConfig(name=name).peak for name in ("adam", "adamw", "adadelta", "adagrad", "sgd")}
+    assert rates == {"adam": 0.001, "adamw": 0.001, "adadelta": 1.0, "adagrad": 0.2, "sgd": 0.1}
+    assert TaskOptimConfig(name="adadelta", lr=0.5).peak == 0.5
 
 
 def test_a_configuration_survives_the_trip_through_its_card(data, tmp_path):

@@ -6,7 +6,9 @@ from typing import Any
 
 from torchelmo.errors import ConfigError
 from torchelmo.tasks.elmo_layers import ElmoConfig
-from torchelmo.train.config import Every, OptimConfig, OptimName
+from torchelmo.train.config import DEFAULT_RATES, Every, OptimConfig, OptimName
+
+TASK_RATES = {**DEFAULT_RATES, "adam": 1e-3, "adamw": 1e-3}  # where optim.lr is left out
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class WordsConfig:
     dim: int = 0  # without a file: their width, 0 for no word vectors
     trainable: bool = False  # vectors without a file are always trained
     limit: int = 0  # read the first so many of the file; 0 for all
-    min_count: int = 2  # without a file: rarer words share <UNK>
+    min_count: int = 2  # rarer words share <UNK>: of all without a file, of those outside it where vectors are trained
 
     def __post_init__(self) -> None:
         for name in ("dim", "limit", "min_count"):
@@ -43,10 +45,9 @@ class CharactersConfig:
 
 @dataclass(frozen=True)
 class TaskOptimConfig(OptimConfig):
-    """[optim]: as in pre-training, with the defaults of task models."""
+    """[optim]: as in pre-training, with the defaults and the rates of task models."""
 
     name: OptimName = "adam"
-    lr: float | None = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
     halve_after: int = 0  # halve the rate after so many epochs without a new best; 0 for never
 
@@ -54,6 +55,10 @@ class TaskOptimConfig(OptimConfig):
         super().__post_init__()
         if self.halve_after < 0:
             raise ConfigError(f"halve_after must not be negative, got {self.halve_after}.")
+
+    @property
+    def peak(self) -> float:
+        return TASK_RATES[self.name] if self.lr is None else self.lr
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,10 @@ class ElmoLayers(nn.Module):
         self.config = config
         mixes = [_build_mix(bilm.config.n_layers + 1, config) for _ in range(N_MIXES[config.place])]
         self.elmo = Elmo(bilm, mixes=mixes, dropout=config.dropout, freeze=not config.unfreeze)
+        if bilm.softmax is not None:  # no task predicts words: it would only be saved with every checkpoint
+            for parameter in bilm.softmax.parameters():
+                if parameter is not bilm.encoder.embedding:  # a tied one reads words, too
+                    parameter.requires_grad_(False)
         token = self._n_kept * self.dim * np.dtype(np.float32).itemsize
         free = shutil.disk_usage(folder or tempfile.gettempdir()).free  # half of it: checkpoints need room, too
         rooms = round(config.memory_mb * 1e6), round(min(config.disk_mb * 1e6, free / 2))

@@ -18,10 +18,13 @@ def trained_parameters(model: TaskModel[Any, Any]) -> dict[str, nn.Parameter]:
 
 
 def task_tensors(model: TaskModel[Any, Any]) -> dict[str, Tensor]:
-    """The weights that belong to the task: a frozen biLM and fixed word vectors are saved once, beside them."""
+    """The weights that belong to the task: a frozen biLM and fixed word vectors are saved once, beside them.
+
+    So is the softmax of a biLM that is trained with the task, for the task has no use for it.
+    """
     elmo, given = model.inputs.elmo, []
-    if elmo is not None and not elmo.config.unfreeze:
-        given.append(_BILM)
+    if elmo is not None:
+        given.append(f"{_BILM}softmax." if elmo.config.unfreeze else _BILM)
     if has_fixed_vectors(model):
         given.append(_VECTORS)
     return {name: tensor.detach() for name, tensor in model.state_dict().items() if not name.startswith(tuple(given))}
