@@ -196,7 +196,7 @@ def test_a_run_that_cannot_go_on_is_no_wrong_call(call, toml):
 def test_evaluate_for_people_and_for_programs(call, trained, data):
     outcome = call("task", "evaluate", trained, data / "dev.conllu")
     assert outcome.code == 0, outcome.err
-    assert outcome.out.startswith("tag   precision  recall      F1    gold\n")
+    assert outcome.out.startswith("tag   precision  recall      F1    gold   found\n")
     told = re.search(r"dev.conllu: 12 examples: accuracy (\d+\.\d\d), sentences \d+\.\d\d\n$", outcome.out)
     outcome = call("task", "evaluate", trained, data / "dev.conllu", "--json")
     found = json.loads(outcome.out)

@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from torchelmo.tasks.counts import Counts, count, table
 from torchelmo.tasks.task import Scores, Task, TaskModel
 
 
@@ -55,20 +56,7 @@ class ClassificationTask(Task[Example, Prediction]):
         return {"accuracy": 100.0 * n_correct / max(len(examples), 1)}
 
     def report(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> str:
-        """Precision, recall, F1 and counts of every label."""
-        labels = list(dict.fromkeys(label for prediction in predictions for label in prediction.probabilities))
-        labels += sorted({example.label or "" for example in examples}.difference(labels))
-        width = max(map(len, ["label", *labels]))
-        lines = [f"{'label':<{width}}  precision  recall     F1   gold  predicted"]
-        for label in labels:
-            gold = sum(example.label == label for example in examples)
-            found = sum(prediction.label == label for prediction in predictions)
-            correct = sum(e.label == label == p.label for e, p in zip(examples, predictions))
-            precision, recall = _percent(correct, found), _percent(correct, gold)
-            f1 = _percent(2 * correct, gold + found)
-            lines.append(f"{label:<{width}}  {precision:9.2f}  {recall:6.2f}  {f1:5.2f}  {gold:5d}  {found:9d}")
-        return "\n".join(lines)
-
-
-def _percent(part: int, whole: int) -> float:
-    return 100.0 * part / whole if whole else 0.0
+        """Precision, recall, F1 and counts of every label, those that are nowhere among them."""
+        counts = count(({(example.label or "",)}, {(found.label,)}) for example, found in zip(examples, predictions))
+        known = dict.fromkeys(label for prediction in predictions for label in prediction.probabilities)
+        return table("label", {**dict.fromkeys(known, Counts(0, 0, 0)), **counts})

@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of labelled things (entities, arguments): right are those that are the same in all."""
+"""Precision, recall and F1 of labelled things (entities, roles, words): right are those that are the same in all."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set

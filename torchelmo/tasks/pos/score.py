@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from torchelmo.tasks.counts import count, table
 from torchelmo.tasks.tagging import Tagged, Tags, pairs
 from torchelmo.tasks.task import Scores
 
@@ -18,23 +19,11 @@ def score(examples: Sequence[Tagged], predictions: Sequence[Tags]) -> Scores:
 
 def report(examples: Sequence[Tagged], predictions: Sequence[Tags]) -> str:
     """Precision, recall and F1 of every tag, and the confusions that cost most."""
-    seen = Counter(word for pair in pairs(examples, predictions) for word in zip(pair.gold, pair.predicted))
-    gold: Counter[str] = Counter()
-    found: Counter[str] = Counter()
-    for (tag, predicted), count in seen.items():
-        gold[tag] += count
-        found[predicted] += count
-    width = max(3, *map(len, gold | found)) if seen else 3
-    lines = [f"{'tag':<{width}}  precision  recall      F1    gold"]
-    for tag in sorted(gold | found):
-        right = seen[tag, tag]
-        precision = 100.0 * right / found[tag] if right else 0.0
-        recall = 100.0 * right / gold[tag] if right else 0.0
-        f1 = 200.0 * right / (gold[tag] + found[tag])
-        lines.append(f"{tag:<{width}}  {precision:9.2f}  {recall:6.2f}  {f1:6.2f}  {gold[tag]:6d}")
-    errors = Counter({pair: count for pair, count in seen.items() if pair[0] != pair[1]})
-    for (tag, predicted), count in errors.most_common(_N_CONFUSIONS):
-        lines.append(f"{tag} taken for {predicted}: {count}")
+    words = [word for pair in pairs(examples, predictions) for word in zip(pair.gold, pair.predicted)]
+    lines = [table("tag", count(({(gold,)}, {(found,)}) for gold, found in words))]
+    errors = Counter(word for word in words if word[0] != word[1])
+    for (tag, predicted), n_words in errors.most_common(_N_CONFUSIONS):
+        lines.append(f"{tag} taken for {predicted}: {n_words}")
     return "\n".join(lines)
 
 

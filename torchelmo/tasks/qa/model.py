@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchelmo.errors import ConfigError, InputError
+from torchelmo.errors import InputError
 from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.layers.dropout import VariationalDropout
 from torchelmo.tasks.layers.encoder import BiRNN
@@ -16,6 +16,7 @@ from torchelmo.tasks.qa.attention import PassageAttention, SelfAttention
 from torchelmo.tasks.qa.data import Question
 from torchelmo.tasks.qa.passage import Window
 from torchelmo.tasks.qa.spans import best_spans, boundary_loss
+from torchelmo.tasks.settings import require_positive, require_share
 from torchelmo.tasks.task import TaskModel
 
 _MOST_PAIRS = 45 * 400 * 400  # windows × tokens × tokens that are predicted at once: 29 MB for each such tensor
@@ -32,11 +33,8 @@ class QuestionConfig:
     loss: Literal["marginal", "first"] = "marginal"  # any of the reference answers is right, or the first alone
 
     def __post_init__(self) -> None:
-        for name in ("hidden_dim", "linear_dim", "max_span"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout must be at least 0 and below 1, got {self.dropout}.")
+        require_positive(self, "hidden_dim", "linear_dim", "max_span")
+        require_share(self, "dropout")
 
 
 class Found(NamedTuple):
