@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_tasks import pos_config, write_ner, write_pos, write_vectors
+from tiny_tasks import TAGS, pos_config, write_ner, write_pos, write_vectors
 
 from torchelmo import BiLM, BiLMConfig
 from torchelmo.bilm.weights import load_folder
@@ -16,6 +16,7 @@ from torchelmo.config import build_config
 from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputExistsError, TrainingError
 from torchelmo.tasks import load, train
 from torchelmo.tasks.config import TaskConfig, TaskOptimConfig
+from torchelmo.tasks.layers.word_vectors import read_vectors
 from torchelmo.tasks.runner import train_seeds
 from torchelmo.tasks.start import start
 from torchelmo.text.vocabulary import Vocabulary
@@ -309,6 +310,26 @@ def test_what_an_unfinished_start_left_is_not_part_of_the_next_run(data, tmp_pat
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     result = train(pos_config(data, tmp_path / "run", epochs=1), resume=True)
     assert load(tmp_path / "run").evaluate(data / "dev.conllu").scores == result.scores
+
+
+def test_only_words_of_the_training_data_are_trained(data, tmp_path):
+    """Others keep the vectors of the file, and no checkpoint has them."""
+    path = write_vectors(tmp_path / "vectors.txt")
+    path.write_text("emu 1 2 3\nANN 4 5 6\nann 7 8 9\n" + path.read_text() + "yak 3 2 1\n")
+    words = {"vectors": str(path), "dim": 0, "trainable": True, "min_count": 1000}
+    result = train(pos_config(data, tmp_path / "run", words=words))
+    found = load(tmp_path / "run")
+    embedding = found.model.inputs.words
+    given = read_vectors(path)
+    rows = {word: vector.tolist() for word, vector in zip(given.words, given.vectors)}
+    vectors = embedding(torch.tensor([embedding.ids(given.words)]))[0].tolist()
+    changed = {word for word, vector in zip(given.words, vectors) if vector != rows[word]}
+    assert changed == {*TAGS["NOUN"], *TAGS["VERB"], "ann"}  # Ann has the vector of her lower case
+    for folder in (tmp_path / "run", *checkpoints(tmp_path / "run")):
+        saved = load_file(folder / "model.safetensors")
+        assert saved["inputs.words.vectors"].shape == (9, 3)
+        assert "inputs.words.fixed" not in saved
+    assert found.evaluate(data / "dev.conllu").scores == result.scores
 
 
 def test_every_optimiser_has_a_rate_of_its_own():

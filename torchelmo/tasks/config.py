@@ -17,7 +17,7 @@ class WordsConfig:
 
     vectors: Path | None = None  # GloVe or word2vec text format
     dim: int = 0  # without a file: their width, 0 for no word vectors
-    trainable: bool = False  # vectors without a file are always trained
+    trainable: bool = False  # the vectors of words in the training data; those without a file always are
     limit: int = 0  # read the first so many of the file; 0 for all
     min_count: int = 2  # rarer words share <UNK>: of all without a file, of those outside it where vectors are trained
 

@@ -2,7 +2,7 @@
 
 task.json            which task, its settings, its vocabularies
 words.json           the words that have vectors
-words.safetensors    their vectors, where they are fixed
+words.safetensors    the vectors of the last of them, which are fixed
 model.safetensors    the weights of the best epoch
 bilm/                a model folder, where ELMo enters: the biLM as it was before the run
 metrics.json         the scores on dev
@@ -12,6 +12,8 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from torchelmo import __version__
 from torchelmo.bilm.weights import load_folder
@@ -26,7 +28,7 @@ from torchelmo.tasks.layers.word_vectors import WordEmbedding
 from torchelmo.tasks.registry import find_task
 from torchelmo.tasks.task import Task, TaskModel
 from torchelmo.tasks.trained import TrainedTask
-from torchelmo.tasks.weights import has_fixed_vectors, load_tensors, read_tensors, save_tensors
+from torchelmo.tasks.weights import load_tensors, read_tensors, save_tensors
 
 FORMAT = 1
 
@@ -71,8 +73,8 @@ def save_task(
     write_json(folder / "task.json", card, indent=1)
     if words is not None:
         write_json(folder / "words.json", words.words, indent=0)
-        if has_fixed_vectors(model):
-            save_tensors(folder / "words.safetensors", {"vectors": words.vectors})
+        if words.fixed is not None:
+            save_tensors(folder / "words.safetensors", {"vectors": words.fixed})
     if elmo is not None:
         elmo.bilm.save(folder / "bilm")
 
@@ -91,7 +93,9 @@ def _load_words(folder: Path, dim: int) -> WordEmbedding | None:
     path = folder / "words.safetensors"
     if not path.exists():
         return WordEmbedding(words, dim=dim)
-    return WordEmbedding(words, read_tensors(path, "the word vectors of a trained task")["vectors"], trainable=False)
+    fixed = read_tensors(path, "the word vectors of a trained task")["vectors"]
+    learned = torch.zeros(len(words) - len(fixed), dim)  # model.safetensors has them
+    return WordEmbedding(words, torch.cat([learned, fixed]), n_fixed=len(fixed))
 
 
 def _read_card(folder: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torchelmo.tasks.config import TaskConfig, WordsConfig
 from torchelmo.tasks.elmo_layers import ElmoLayers
 from torchelmo.tasks.folder import build_characters
 from torchelmo.tasks.inputs import TokenInput
-from torchelmo.tasks.layers.word_vectors import WordEmbedding, read_vectors
+from torchelmo.tasks.layers.word_vectors import VectorFile, WordEmbedding, read_vectors
 from torchelmo.tasks.registry import find_task
 from torchelmo.tasks.trained import TrainedTask, all_sentences, require_examples
 from torchelmo.train.distributed import choose_device
@@ -63,7 +63,7 @@ def build_words(config: WordsConfig, sentences: Iterable[Sequence[str]]) -> Word
     if config.vectors is None:
         if not config.dim:
             return None
-        frequent = _frequent(sentences, config.min_count)
+        frequent = _frequent(_count(sentences), config.min_count)
         if not frequent:
             raise ConfigError(
                 f"words.min_count: expected some words that come {config.min_count} times in the training data, found "
@@ -77,13 +77,26 @@ def build_words(config: WordsConfig, sentences: Iterable[Sequence[str]]) -> Word
             f"got {config.dim}."
         )
     if not config.trainable:
-        return WordEmbedding(file.words, file.vectors, trainable=False)
+        return WordEmbedding(file.words, file.vectors, n_fixed=len(file.words))
+    return _trainable_words(file, _count(sentences), config.min_count)
+
+
+def _trainable_words(file: VectorFile, counts: Counter[str], min_count: int) -> WordEmbedding:
+    """Words that the training data lacks would get no gradient: they are fixed, and no checkpoint holds them."""
     known = set(file.words)
-    more = [w for w in _frequent(sentences, config.min_count) if w not in known and w.lower() not in known]
+    seen = {word if word in known else word.lower() for word in counts}
+    more = [word for word in _frequent(counts, min_count) if word not in known and word.lower() not in known]
     extra = torch.randn(len(more), file.vectors.shape[1]) * file.vectors.std()
-    return WordEmbedding([*file.words, *more], torch.cat([file.vectors, extra]), trainable=True)
+    learned = [row for row, word in enumerate(file.words) if word in seen]
+    fixed = [row for row, word in enumerate(file.words) if word not in seen]
+    words = [*(file.words[row] for row in learned), *more, *(file.words[row] for row in fixed)]
+    vectors = torch.cat([file.vectors[learned], extra, file.vectors[fixed]])
+    return WordEmbedding(words, vectors, n_fixed=len(fixed))
 
 
-def _frequent(sentences: Iterable[Sequence[str]], min_count: int) -> list[str]:
-    counts = Counter(word for sentence in sentences for word in sentence)
+def _count(sentences: Iterable[Sequence[str]]) -> Counter[str]:
+    return Counter(word for sentence in sentences for word in sentence)
+
+
+def _frequent(counts: Counter[str], min_count: int) -> list[str]:
     return sorted(word for word, count in counts.items() if count >= min_count)

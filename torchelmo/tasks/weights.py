@@ -10,7 +10,7 @@ from torchelmo.errors import MissingFileError, WeightsError
 from torchelmo.files import writing
 from torchelmo.tasks.task import TaskModel
 
-_BILM, _VECTORS = "inputs.elmo.elmo.bilm.", "inputs.words.vectors"
+_BILM, _FIXED = "inputs.elmo.elmo.bilm.", "inputs.words.fixed"
 
 
 def trained_parameters(model: TaskModel[Any, Any]) -> dict[str, nn.Parameter]:
@@ -22,17 +22,10 @@ def task_tensors(model: TaskModel[Any, Any]) -> dict[str, Tensor]:
 
     So is the softmax of a biLM that is trained with the task, for the task has no use for it.
     """
-    elmo, given = model.inputs.elmo, []
+    elmo, given = model.inputs.elmo, [_FIXED]
     if elmo is not None:
         given.append(f"{_BILM}softmax." if elmo.config.unfreeze else _BILM)
-    if has_fixed_vectors(model):
-        given.append(_VECTORS)
     return {name: tensor.detach() for name, tensor in model.state_dict().items() if not name.startswith(tuple(given))}
-
-
-def has_fixed_vectors(model: TaskModel[Any, Any]) -> bool:
-    words = model.inputs.words
-    return words is not None and not isinstance(words.vectors, nn.Parameter)
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -158,9 +158,9 @@ class TestEmbedding:
     def test_the_exact_form_then_lower_case_then_unknown(self):
         assert self.make().ids(["the", "The", "Bow", "BOW", "bow", "arrow", "<UNK>", ""]) == [2, 2, 3, 4, 4, 1, 1, 1]
 
-    @pytest.mark.parametrize("trainable", [True, False])
-    def test_rows_are_padding_unknown_and_the_words(self, trainable):
-        embedding = self.make(trainable=trainable)
+    @pytest.mark.parametrize("n_fixed", [0, 1, 2, 3])
+    def test_rows_are_padding_unknown_and_the_words(self, n_fixed):
+        embedding = self.make(n_fixed=n_fixed)
         found = embedding(torch.tensor([[2, 3, 4], [1, 0, 0]]))
         assert embedding.dim == 2
         assert found.tolist() == [[[1, 2], [3, 4], [5, 9]], [[3, 5], [0, 0], [0, 0]]]  # <UNK>: their mean
@@ -172,15 +172,21 @@ class TestEmbedding:
         assert embedding.unknown.grad.tolist() == [2, 2]
 
     def test_of_fixed_vectors_only_the_unknown_learns(self):
-        embedding = self.make(trainable=False)
+        embedding = self.make(n_fixed=3)
         assert [name for name, _ in embedding.named_parameters()] == ["unknown"]
         embedding(torch.tensor([[2, 1, 0]])).sum().backward()
         assert embedding.unknown.grad.tolist() == [1, 1]
-        assert not embedding.vectors.requires_grad
+        assert not embedding.fixed.requires_grad
 
-    @pytest.mark.parametrize("trainable", [True, False])
-    def test_a_new_embedding_takes_the_state_of_another(self, trainable):
-        old, new = self.make(trainable=trainable), WordEmbedding(["the", "Bow", "bow"], dim=2, trainable=trainable)
+    def test_words_learn_beside_those_that_are_fixed(self):
+        embedding = self.make(n_fixed=1)
+        embedding(torch.tensor([[2, 4, 4, 1, 0]])).sum().backward()
+        assert embedding.vectors.grad.tolist() == [[1, 1], [0, 0]]
+        assert embedding.fixed.tolist() == [[5, 9]]
+
+    @pytest.mark.parametrize("n_fixed", [0, 1, 3])
+    def test_a_new_embedding_takes_the_state_of_another(self, n_fixed):
+        old, new = self.make(n_fixed=n_fixed), WordEmbedding(["the", "Bow", "bow"], dim=2, n_fixed=n_fixed)
         new.load_state_dict(old.state_dict())
         ids = torch.tensor([[0, 1, 2, 3, 4]])
         assert torch.equal(new(ids), old(ids))

@@ -35,11 +35,12 @@ class VectorFile(NamedTuple):
 class WordEmbedding(nn.Module):
     """(batch, tokens) ids -> (batch, tokens, dim): id 0 is padding (zeros), 1 `<UNK>`, then come the `words`.
 
-    `vectors` (n_words, dim) are where the words begin; without them they begin at random. With `trainable=False`
-    they stay there, and only `<UNK>` learns. It begins at the mean of the vectors.
+    `vectors` (n_words, dim) are where the words begin; without them they begin at random. The last `n_fixed` words stay
+    there, the others learn. So does `<UNK>`, which begins at the mean of the vectors.
     """
 
-    vectors: Tensor
+    vectors: Tensor | None  # (n_words - n_fixed, dim)
+    fixed: Tensor | None  # (n_fixed, dim)
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class WordEmbedding(nn.Module):
         vectors: Tensor | None = None,
         *,
         dim: int | None = None,
-        trainable: bool = True,
+        n_fixed: int = 0,
     ) -> None:
         super().__init__()
         vectors = _check_vectors(words, vectors, dim)
@@ -57,10 +58,11 @@ class WordEmbedding(nn.Module):
             twice = next(word for index, word in enumerate(self.words, _FIRST_ID) if self._ids[word] != index)
             raise InputError(f"WordEmbedding: expected every word once, {twice!r} stands twice.")
         self.unknown = nn.Parameter(vectors.mean(dim=0))
-        if trainable:
-            self.vectors = nn.Parameter(vectors)
-        else:
-            self.register_buffer("vectors", vectors)
+        self._n_learned = len(self.words) - n_fixed
+        learned, fixed = vectors.split([self._n_learned, n_fixed])
+        # Not a parameter of a few rows and many that never change: optimisers and checkpoints would hold them all.
+        self.vectors = nn.Parameter(learned) if len(learned) else None
+        self.register_buffer("fixed", fixed if len(fixed) else None)
 
     def ids(self, sentence: Sequence[str]) -> list[int]:
         """Of each word: its exact form, else its lower-case form, else `<UNK>`."""
@@ -68,9 +70,18 @@ class WordEmbedding(nn.Module):
         return [get(word) or get(word.lower(), _UNKNOWN_ID) for word in sentence]
 
     def forward(self, ids: Tensor) -> Tensor:
-        found = F.embedding((ids - _FIRST_ID).clamp_min(0), self.vectors)
+        found = self._look_up((ids - _FIRST_ID).clamp_min(0))
         found = torch.where((ids == _UNKNOWN_ID).unsqueeze(-1), self.unknown, found)
         return found.masked_fill((ids == _PADDING_ID).unsqueeze(-1), 0.0)
+
+    def _look_up(self, places: Tensor) -> Tensor:
+        if self.vectors is None or self.fixed is None:
+            only = self.vectors if self.fixed is None else self.fixed
+            assert only is not None
+            return F.embedding(places, only)
+        learned = F.embedding(places.clamp_max(self._n_learned - 1), self.vectors)
+        fixed = F.embedding((places - self._n_learned).clamp_min(0), self.fixed)
+        return torch.where((places < self._n_learned).unsqueeze(-1), learned, fixed)
 
 
 def read_vectors(path: str | Path, limit: int = 0) -> VectorFile:
