@@ -273,6 +273,16 @@ def test_starting_from_another_model(data, tmp_path):
         Run(replace(config, data=other))
 
 
+def test_a_loss_that_does_not_fit_the_model_is_refused_before_a_run_is_removed(data, tmp_path):
+    cutoffs = tiny_config(data, tmp_path / "first", steps=2, loss="adaptive", model={**MODEL, "softmax_cutoffs": [6]})
+    pretrain(cutoffs)
+    config = tiny_config(data, tmp_path / "second", steps=2)
+    pretrain(config)
+    with pytest.raises(ConfigError, match="sampled loss needs another softmax: expected one without softmax_cutoffs"):
+        pretrain(replace(config, model={}, init=tmp_path / "first"), overwrite=True)
+    assert torchelmo.load(tmp_path / "second").config.softmax_cutoffs == ()
+
+
 def test_metrics_are_json_lines(data, tmp_path):
     run_to_end(tiny_config(data, tmp_path / "run", steps=10, evaluate_every=5))
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -60,26 +60,35 @@ class Sampler:
         return Negatives(words, self._log_inclusion[words].float())
 
 
-def sampled_loss(softmax: nn.Module, hidden: Tensor, targets: Tensor, negatives: Negatives | None) -> Tensor:
+def check_softmax(loss: str, softmax: nn.Module | None) -> None:
+    """A loss is of one kind of softmax; an error that says which, if it is not this one's."""
+    kind, what = (AdaptiveSoftmax, "with") if loss == "adaptive" else (Softmax, "without")
+    if not isinstance(softmax, kind):
+        raise ConfigError(
+            f"The {loss} loss needs another softmax: expected one {what} softmax_cutoffs, got a model with "
+            f"{type(softmax).__name__}. Change loss, or the model."
+        )
+
+
+def sampled_loss(softmax: Softmax, hidden: Tensor, targets: Tensor, negatives: Negatives | None) -> Tensor:
     """Only the rows of `touched_rows` get a gradient; it is dense all the same, as fused optimisers need it."""
-    if not isinstance(softmax, Softmax):
-        raise ConfigError(_UNFIT.format("sampled", "one without softmax_cutoffs", type(softmax).__name__))
+    check_softmax("sampled", softmax)
     if negatives is None:
         raise InputError("sampled_loss: expected negatives, got None. Draw them with Sampler.draw.")
     return _total(softmax, hidden, targets, negatives) / max(1, len(targets))
 
 
-def full_loss(softmax: nn.Module, hidden: Tensor, targets: Tensor, negatives: Negatives | None = None) -> Tensor:
+def full_loss(softmax: Softmax, hidden: Tensor, targets: Tensor, negatives: Negatives | None = None) -> Tensor:
     """Exact, over all words."""
-    if not isinstance(softmax, Softmax):
-        raise ConfigError(_UNFIT.format("full", "one without softmax_cutoffs", type(softmax).__name__))
+    check_softmax("full", softmax)
     return _total(softmax, hidden, targets) / max(1, len(targets))
 
 
-def adaptive_loss(softmax: nn.Module, hidden: Tensor, targets: Tensor, negatives: Negatives | None = None) -> Tensor:
+def adaptive_loss(
+    softmax: AdaptiveSoftmax, hidden: Tensor, targets: Tensor, negatives: Negatives | None = None
+) -> Tensor:
     """Exact: all tokens through the head, each token of a rarer word through the cluster of that word."""
-    if not isinstance(softmax, AdaptiveSoftmax):
-        raise ConfigError(_UNFIT.format("adaptive", "one with softmax_cutoffs", type(softmax).__name__))
+    check_softmax("adaptive", softmax)
     bounds, targets = softmax.bounds, targets.contiguous()
     of_cluster = torch.bucketize(targets, torch.tensor(bounds[:-1], device=targets.device), right=True)
     in_head = torch.where(of_cluster == 0, targets, bounds[0] + of_cluster - 1)
@@ -99,8 +108,6 @@ def touched_rows(targets: Tensor, negatives: Negatives) -> Tensor:
 
 Loss = Callable[[Any, Tensor, Tensor, Negatives | None], Tensor]
 LOSSES: dict[str, Loss] = {"sampled": sampled_loss, "full": full_loss, "adaptive": adaptive_loss}
-
-_UNFIT = "The {} loss needs another softmax: expected {}, got a model with {}. Change loss, or [model]."
 
 
 def _total(softmax: Softmax, hidden: Tensor, targets: Tensor, negatives: Negatives | None = None) -> Tensor:

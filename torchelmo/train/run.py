@@ -24,7 +24,7 @@ from torchelmo.train.checkpoint import Checkpoint, Progress
 from torchelmo.train.config import PretrainConfig, first_difference
 from torchelmo.train.corpus import BEGIN_ID, Corpus
 from torchelmo.train.distributed import World, parallel
-from torchelmo.train.losses import LOSSES, Negatives, Sampler, touched_rows
+from torchelmo.train.losses import LOSSES, Negatives, Sampler, check_softmax, touched_rows
 from torchelmo.train.objective import Batch, Objective
 from torchelmo.train.optim import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
 from torchelmo.train.start import build_model, step_seed
@@ -59,6 +59,7 @@ class Run:
         )
         self.windows: Iterator[Window] = iter(self.stream)
         self.bilm = build_model(config, self.corpus).to(world.device)
+        check_softmax(config.loss, self.bilm.softmax)
         trained = {
             name: parameter
             for name, parameter in self.bilm.named_parameters()
