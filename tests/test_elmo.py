@@ -33,7 +33,7 @@ def test_shapes_and_mask(bilm):
 @pytest.mark.parametrize("keep_boundaries", [False, True])
 def test_agrees_with_the_oracle(norm, keep_boundaries, bilm, tiny_official):
     scalars, gamma = [0.5, -1.0, 0.2], 1.7
-    mix = ScalarMix(3, initial=scalars, gamma=gamma, layer_norm=norm)
+    mix = ScalarMix(3, initial=scalars, gamma=gamma, layer_norm=norm, norm_over="batch")
     elmo = Elmo(bilm, mixes=[mix], keep_boundaries=keep_boundaries).double().eval()
     (mixed,), mask = elmo(elmo.encode(SENTENCES))
     oracle = Oracle(tiny_official.options, tiny_official.arrays)
@@ -44,6 +44,15 @@ def test_agrees_with_the_oracle(norm, keep_boundaries, bilm, tiny_official):
         np.testing.assert_allclose(mixed[row, :n].detach(), vectors[cut], atol=1e-6)
         assert int(mask[row].sum()) == n
         assert not mixed[row, n:].any()  # padding, and </S> where a row is shorter
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_a_sentence_has_the_same_mix_alone_and_in_a_batch(norm, bilm):
+    elmo = Elmo(bilm, layer_norm=norm).eval()
+    (together,), _ = elmo(elmo.encode(SENTENCES))
+    for row, tokens in enumerate(SENTENCES):
+        (alone,), _ = elmo(elmo.encode([tokens]))
+        torch.testing.assert_close(together[row, : len(tokens)], alone[0])
 
 
 def test_several_mixes_of_one_run(bilm):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from oracle import mix as oracle_mix
 
 from torchelmo import ScalarMix
-from torchelmo.errors import InputError
+from torchelmo.errors import ConfigError, InputError
 
 LENGTHS = [4, 1, 3]
 
@@ -25,7 +25,8 @@ def random_layers(n_layers: int = 3, dim: int = 5, seed: int = 0) -> tuple[torch
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=4), st.floats(-3, 3), st.booleans())
 def test_agrees_with_the_oracle(scalars, gamma, norm):
     layers, mask = random_layers(len(scalars))
-    mixed = ScalarMix(len(scalars), initial=scalars, gamma=gamma, layer_norm=norm).double()(layers, mask)
+    mix = ScalarMix(len(scalars), initial=scalars, gamma=gamma, layer_norm=norm, norm_over="batch").double()
+    mixed = mix(layers, mask)
     sentences = [layers[:, row, :n].numpy() for row, n in enumerate(LENGTHS)]
     for row, expected in enumerate(oracle_mix(sentences, scalars, gamma, norm)):
         np.testing.assert_allclose(mixed[row, : LENGTHS[row]].detach(), expected, rtol=1e-6, atol=1e-6)
@@ -39,10 +40,38 @@ def test_begins_as_the_plain_average():
     assert mix.gamma.item() == 1.0
 
 
-def test_layer_norm_looks_at_real_tokens_only():
+def test_layer_norm_looks_at_one_sentence_at_a_time():
+    layers, mask = random_layers()
+    mix = ScalarMix(3, layer_norm=True, initial=[1.0, 0.0, -1.0], gamma=2.0).double()
+    together = mix(layers, mask)
+    for row, n in enumerate(LENGTHS):
+        alone = mix(layers[:, row : row + 1, :n])
+        torch.testing.assert_close(together[row, :n], alone[0])
+        (expected,) = oracle_mix([layers[:, row, :n].numpy()], [1.0, 0.0, -1.0], 2.0, norm=True)
+        np.testing.assert_allclose(alone[0].detach(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 5e-3), (torch.bfloat16, 5e-2)])
+@pytest.mark.parametrize("norm_over", ["sentence", "batch"])
+def test_layer_norm_in_half_precision(norm_over, dtype, tolerance):
+    layers = torch.randn(3, 2, 200, 512, generator=torch.Generator().manual_seed(1)) * 3.0 + 1.0
+    mix = ScalarMix(3, layer_norm=True, norm_over=norm_over)
+    expected = mix(layers)
+    mixed = mix.to(dtype)(layers.to(dtype))
+    assert mixed.dtype == dtype
+    torch.testing.assert_close(mixed.float(), expected, rtol=0, atol=tolerance)
+
+
+def test_layer_norm_over_something_else():
+    with pytest.raises(ConfigError, match=r"norm_over: expected 'sentence' or 'batch', got 'layer'"):
+        ScalarMix(3, layer_norm=True, norm_over="layer")
+
+
+@pytest.mark.parametrize("norm_over", ["sentence", "batch"])
+def test_layer_norm_looks_at_real_tokens_only(norm_over):
     layers, mask = random_layers()
     other = torch.where(mask[None, ..., None], layers, torch.zeros(1, dtype=torch.float64))
-    mix = ScalarMix(3, layer_norm=True).double()
+    mix = ScalarMix(3, layer_norm=True, norm_over=norm_over).double()
     torch.testing.assert_close(mix(layers, mask)[mask], mix(other, mask)[mask])
     assert not torch.allclose(mix(layers)[mask], mix(other)[mask])
 

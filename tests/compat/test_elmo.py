@@ -61,7 +61,9 @@ def test_vectors_are_those_of_the_core(write_files, shape, layer_norm):
     files = write_files(**shape)
     elmo = Elmo(*files, 2, do_layer_norm=layer_norm, dropout=0.0)
     output = elmo(batch_to_ids(BATCH))
-    expected = core_vectors(torchelmo.load_official(*files), BATCH, layer_norm=layer_norm)
+    bilm = torchelmo.load_official(*files)
+    mix = torchelmo.ScalarMix(bilm.config.n_layers + 1, layer_norm=layer_norm, norm_over="batch")
+    expected = core_vectors(bilm, BATCH, mixes=[mix])
     assert len(output["elmo_representations"]) == 2
     for representation in output["elmo_representations"]:
         torch.testing.assert_close(representation.detach(), expected.mixes[0], rtol=0, atol=2e-6)

@@ -31,8 +31,8 @@ class ScalarMix(nn.Module):
             nn.Parameter(torch.tensor([float(value)]), requires_grad=trainable) for value in initial
         )
         self.gamma = nn.Parameter(torch.ones(1), requires_grad=trainable)
-        with torch.device("meta"):
-            self._core = (CoreMix(mixture_size, layer_norm=do_layer_norm),)  # a tuple: it has no weights of its own
+        with torch.device("meta"):  # and in a tuple: it has no weights of its own
+            self._core = (CoreMix(mixture_size, layer_norm=do_layer_norm, norm_over="batch"),)
 
     def forward(self, tensors: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
         """`mask` (...) tells the layer norm which tokens are real; without layer norm it is not used."""
