@@ -1,9 +1,14 @@
 """Which held-out sentences are measured during a run."""
 
-import pytest
+import shutil
 
+import pytest
+from tiny_runs import tiny_config
+
+from torchelmo.errors import InputError
 from torchelmo.train.corpus import Corpus
-from torchelmo.train.heldout import spread
+from torchelmo.train.heldout import HeldOut, spread
+from torchelmo.train.run import Run
 from torchelmo.train.writer import write_corpus
 
 WIKI = [["wiki", str(i)] for i in range(60)]
@@ -26,3 +31,15 @@ def test_every_source_has_its_share(heldout):
 @pytest.mark.parametrize(("n_tokens", "n_sentences"), [(1, 1), (180, 90), (10_000, 90)])
 def test_at_least_one_sentence_and_at_most_all(heldout, n_tokens, n_sentences):
     assert len(list(spread(heldout, n_tokens))) == n_sentences
+
+
+def test_a_damaged_part_is_not_taken_for_none(data, tmp_path):
+    shutil.copytree(data, tmp_path / "data")
+    run = Run(tiny_config(tmp_path / "data", tmp_path / "run"))
+    tokens = tmp_path / "data" / "heldout.tokens.npy"
+    tokens.write_bytes(tokens.read_bytes()[:-40])
+    with pytest.raises(InputError, match=r"heldout.tokens.npy: expected a NumPy array, but it is damaged"):
+        HeldOut(run)
+    tokens.unlink()
+    with pytest.raises(InputError, match=r"heldout.tokens.npy: expected an array of prepared text, found nothing"):
+        HeldOut(run)

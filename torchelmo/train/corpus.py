@@ -30,7 +30,7 @@ class Corpus:
     def __init__(self, folder: str | Path, part: Part = "train") -> None:
         self.folder, self.part = Path(folder), part
         self.card = _read_card(self.folder)
-        if not self.card["parts"].get(part, {}).get("sentences"):
+        if not self.has_part(part):
             raise InputError(
                 f"{self.folder}: expected a {part} part, but this text was prepared without one. "
                 "Prepare it again with --heldout and a larger fraction, or with files."
@@ -54,6 +54,10 @@ class Corpus:
     @classmethod
     def open(cls, folder: str | Path, part: Part = "train") -> "Corpus":
         return cls(folder, part)
+
+    def has_part(self, part: Part) -> bool:
+        """Whether the text was prepared with that part, by its card."""
+        return bool(self.card["parts"].get(part, {}).get("sentences"))
 
     @cached_property
     def vocabulary(self) -> Vocabulary:

@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from torchelmo.errors import InputError
 from torchelmo.train.checkpoint import Progress
 from torchelmo.train.corpus import Corpus
 from torchelmo.train.evaluate import perplexity
@@ -27,13 +26,12 @@ class HeldOut:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        try:
+        self.sentences: list[list[str]] = []
+        if run.corpus.has_part("heldout"):
             corpus = Corpus.open(run.config.data, "heldout")
-        except InputError:
+            self.sentences = list(spread(corpus, run.config.evaluate_tokens))
+        else:
             log.info("%s has no held-out part: perplexity is not measured on the way", run.config.data)
-            self.sentences = []
-            return
-        self.sentences = list(spread(corpus, run.config.evaluate_tokens))
 
     def measure(self) -> Result | None:
         """The same result on every rank."""
