@@ -1,6 +1,7 @@
 """Text files → a corpus folder: the same bytes whatever the compression, the blocks and the number of workers."""
 
 import bz2
+import errno
 import gzip
 import hashlib
 import json
@@ -13,7 +14,7 @@ import time
 
 import pytest
 
-from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputExistsError, TorchelmoError
+from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, OutputExistsError, TorchelmoError
 from torchelmo.text.tokenize import Tokenizer
 from torchelmo.text.vocabulary import Vocabulary
 from torchelmo.train import blocks
@@ -245,6 +246,31 @@ def test_a_failed_run_keeps_what_was_there(text, tmp_path):
     with pytest.raises(InputError):
         prepare([tmp_path / "bad.txt"], out, overwrite=True)
     assert digests(out) == before
+
+
+def test_a_link_to_a_folder_stays_a_link(text, lines, tmp_path):
+    (tmp_path / "large-disk").mkdir()
+    out = tmp_path / "data"
+    out.symlink_to(tmp_path / "large-disk")
+    prepare([text], out, heldout=0)
+    prepare([lines], out, overwrite=True, heldout=0, pretokenized=True)
+    assert out.is_symlink()
+    assert len(sentences(tmp_path / "large-disk")) == 500
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_old_text_is_there_until_the_new_one_is(text, lines, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EIO, "no")
+
+    out = tmp_path / "data"
+    prepare([text], out, heldout=0)
+    before = digests(out)
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(OutputError, match=r"could not be written"):
+        prepare([lines], out, overwrite=True, heldout=0, pretokenized=True)
+    assert digests(out) == before
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_a_worker_that_is_killed_is_reported(lines, tmp_path, monkeypatch):

@@ -1,11 +1,13 @@
 """Text → the folder that training reads: `torchelmo prepare`. The same text and settings give the same bytes."""
 
+import contextlib
 import glob
 import hashlib
 import importlib
 import logging
+import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from torchelmo.errors import ConfigError, MissingFileError, OutputExistsError
@@ -41,13 +43,14 @@ def prepare(
     """
     out = Path(out)
     _check_out(out, overwrite)
+    out = out.resolve()  # a link stays, and what it leads to is replaced
     share = float(heldout) if isinstance(heldout, (int, float)) else 0.0
     if not 0 <= share < 1:
         raise ConfigError(f"heldout: expected a share of at least 0 and below 1, or files; got {heldout}.")
     sources = _Sources(expand(texts), [] if isinstance(heldout, (int, float)) else expand(heldout))
     settings = {"heldout": share, "seed": seed}
     spacy = None if pretokenized else f"spaCy {importlib.import_module('spacy').__version__}"
-    with writing(out) as temporary, CorpusWriter(temporary) as writer:
+    with _replacing(out) as move_aside, writing(out) as temporary, CorpusWriter(temporary) as writer:
         with progress("prepare", unit="tokens") as advance:
             for found in split_blocks(
                 sources.blocks(),
@@ -69,8 +72,7 @@ def prepare(
                 "settings": settings,
             },
         )
-        if out.exists():
-            shutil.rmtree(out)
+        move_aside()
     if share and "heldout" not in card["parts"]:
         _logger.warning("No line fell into the held-out part: the text is short. Use a larger share, or files.")
     return card
@@ -125,6 +127,23 @@ class _Sources:
             self.cards.append(
                 {"name": Path(name).name, "part": part, "lines": lines, "sha256_of_text": digest.hexdigest()}
             )
+
+
+@contextlib.contextmanager
+def _replacing(out: Path) -> Iterator[Callable[[], None]]:
+    """A function that moves an older folder aside; in the end it is removed, or put back if no new one came."""
+    aside = out.with_name(f".{out.name}.{os.getpid()}.old")
+
+    def move_aside() -> None:
+        if out.exists():
+            os.rename(out, aside)
+
+    try:
+        yield move_aside
+    finally:
+        if aside.exists() and not out.exists():
+            os.rename(aside, out)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _check_out(out: Path, overwrite: bool) -> None:

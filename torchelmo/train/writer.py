@@ -130,7 +130,7 @@ def write_corpus(
 
     `vocabulary` takes the place of the `vocab_size` most frequent types.
     """
-    with writing(folder) as temporary, CorpusWriter(temporary) as writer:
+    with writing(Path(folder).resolve()) as temporary, CorpusWriter(temporary) as writer:
         sentences: dict[Part, Iterable[Sequence[str]]] = {"train": train, "heldout": heldout}
         for part, texts in sentences.items():
             for sentence in filter(None, texts):
