@@ -65,7 +65,7 @@ def test_a_blank_line(tmp_path):
         Vocabulary.read(path)
 
 
-@pytest.mark.parametrize("word", ["", "two\nlines", "end\r"])
+@pytest.mark.parametrize("word", ["", "two\nlines", "end\r", "\ud83d", "!!!MAXTERMID"])
 def test_a_word_that_a_line_cannot_hold_is_not_written(word, tmp_path):
     with pytest.raises(InputError, match=r"vocab.txt: word 3: .* cannot stand on a line of its own"):
         Vocabulary([*MARKS, word]).write(tmp_path / "vocab.txt")

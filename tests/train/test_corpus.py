@@ -7,6 +7,7 @@ import pytest
 
 from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError
 from torchelmo.text.characters import CharacterEncoder
+from torchelmo.text.vocabulary import Vocabulary
 from torchelmo.train.corpus import Corpus
 from torchelmo.train.writer import write_corpus
 
@@ -70,6 +71,16 @@ def test_marks_in_the_text_are_the_marks(tmp_path):
     assert corpus.tokens.tolist() == [2, 2, 1]
     assert len(corpus.vocabulary) == corpus.card["vocabulary"] == 3
     assert corpus.card["parts"]["train"]["oov_rate"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("token", ["", "two\nlines", "end\r", "\ud83d"])
+def test_a_token_that_a_line_cannot_hold_is_named(token, tmp_path):
+    with pytest.raises(InputError, match=r"heldout sentence 2, token 1: .* cannot stand on a line of its own"):
+        write_corpus(tmp_path / "data", [["a", "bow"]], [[], ["a"], ["a", token]])
+    words = Vocabulary(["<S>", "</S>", "<UNK>", token])
+    with pytest.raises(InputError, match=r"vocabulary: word 3: .* cannot stand on a line of its own"):
+        write_corpus(tmp_path / "data", [["a", "bow"]], vocabulary=words)
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_empty_text_is_refused_and_leaves_nothing(tmp_path):

@@ -1,5 +1,6 @@
 """The words a softmax (or a word-input model) knows, one per line in `vocab.txt`."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from torchelmo.errors import InputError
 from torchelmo.files import read_lines, writing
 
 BEGIN, END, UNKNOWN = "<S>", "</S>", "<UNK>"
+NOT_A_WORD = "!!!MAXTERMID"  # a line of older vocabulary files that readers skip
+
+# A line end inside; one that would be taken for a part of the line's own; half a character, which UTF-8 cannot write.
+_BREAKS_A_LINE = re.compile(r"\n|\r\Z|[\ud800-\udfff]")
 
 
 class Vocabulary:
@@ -35,22 +40,30 @@ class Vocabulary:
 
     @classmethod
     def read(cls, path: str | Path) -> "Vocabulary":
-        """One word per line; `!!!MAXTERMID`, a mark of older files, is skipped."""
+        """One word per line; the mark of older files is skipped."""
         words = []
         for number, word in enumerate(read_lines(path), 1):
             if not word:
                 raise InputError(f"{path}: line {number}: expected one word per line, found a blank line.")
-            if word != "!!!MAXTERMID":
+            if word != NOT_A_WORD:
                 words.append(word)
         return cls(words, where=str(path))
 
     def write(self, path: str | Path) -> None:
-        """One word per line; a word that a line cannot hold is refused, for it would read back as another."""
-        for index, word in enumerate(self.words):
-            if not word or "\n" in word or word.endswith("\r") or (index == 0 and word.startswith("\ufeff")):
-                raise InputError(f"{path}: word {index}: {word!r} cannot stand on a line of its own.")
+        """One word per line."""
+        text = self.text(path)
         with writing(path) as temporary:
-            temporary.write_text("".join(word + "\n" for word in self.words), encoding="utf-8")
+            temporary.write_text(text, encoding="utf-8")
+
+    def text(self, path: str | Path) -> str:
+        """What `path` is to hold; a word that a line cannot hold is refused, for it would read back as another."""
+        for index, word in enumerate(self.words):
+            if not fits_a_line(word) or (index == 0 and word.startswith("\ufeff")):
+                raise InputError(
+                    f"{path}: word {index}: {word!r} cannot stand on a line of its own. Leave it out, or write it "
+                    "in another way."
+                )
+        return "".join(word + "\n" for word in self.words)
 
     def ids(self, words: Iterable[str]) -> npt.NDArray[np.int64]:
         """The id of each word, that of `<UNK>` where it is not known."""
@@ -73,3 +86,8 @@ class Vocabulary:
         return isinstance(other, Vocabulary) and self.words == other.words
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def fits_a_line(word: str) -> bool:
+    """Whether a word on a line of its own, in a file such as `vocab.txt`, reads back as itself."""
+    return bool(word) and word != NOT_A_WORD and not _BREAKS_A_LINE.search(word)

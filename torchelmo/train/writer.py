@@ -14,15 +14,13 @@ import numpy.typing as npt
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.files import flush_to_disk, writing
 from torchelmo.text.characters import CharacterEncoder
-from torchelmo.text.vocabulary import BEGIN, END, UNKNOWN, Vocabulary
+from torchelmo.text.vocabulary import BEGIN, END, NOT_A_WORD, UNKNOWN, Vocabulary, fits_a_line
 from torchelmo.train.corpus import BEGIN_ID, END_ID, FORMAT, UNKNOWN_ID, Corpus, Part
 
 Card: TypeAlias = dict[str, Any]
 
 MARKS = (BEGIN, END, UNKNOWN)
 _PIECE = 1 << 20  # numbers that are renumbered at once
-# A line of older vocabulary files that readers skip: not a word that a softmax can have.
-_NOT_A_WORD = "!!!MAXTERMID"
 
 
 class CorpusWriter:
@@ -47,7 +45,7 @@ class CorpusWriter:
         """Sentences as indices into `types`, one after another, and the number of tokens of each."""
         numbers = self._numbers
         number = np.fromiter(
-            (UNKNOWN_ID if word == _NOT_A_WORD else numbers.setdefault(word, len(numbers)) for word in types),
+            (UNKNOWN_ID if word == NOT_A_WORD else numbers.setdefault(word, len(numbers)) for word in types),
             dtype=np.uint32,
             count=len(types),
         )
@@ -107,6 +105,7 @@ class CorpusWriter:
                 f"Vocabulary: expected {', '.join(MARKS)} as the first three words, "
                 f"found {', '.join(vocabulary.words[: len(MARKS)])}. Put them first."
             )
+        vocabulary.text(vocabulary.where)  # an error for words that vocab.txt cannot hold
         return [self._numbers.setdefault(word, len(self._numbers)) for word in vocabulary]
 
     def __enter__(self) -> "CorpusWriter":
@@ -133,10 +132,23 @@ def write_corpus(
     with writing(Path(folder).resolve()) as temporary, CorpusWriter(temporary) as writer:
         sentences: dict[Part, Iterable[Sequence[str]]] = {"train": train, "heldout": heldout}
         for part, texts in sentences.items():
-            for sentence in filter(None, texts):
+            for i, sentence in enumerate(texts):
+                if not sentence:
+                    continue
+                _check_tokens(sentence, f"{part} sentence {i}")
                 writer.add(part, sentence, np.arange(len(sentence)), np.array([len(sentence)]))
         writer.finish(vocabulary or vocab_size, max_characters=max_characters, card={"tokenizer": "none"})
     return Corpus(folder)
+
+
+def _check_tokens(sentence: Sequence[str], where: str) -> None:
+    """types.txt has a line for every token, and its number is the id of the type."""
+    for i, token in enumerate(sentence):
+        if not fits_a_line(token) and token != NOT_A_WORD:  # which counts as an unknown word
+            raise InputError(
+                f"{where}, token {i}: {token!r} cannot stand on a line of its own. Leave it out, or write it in "
+                "another way."
+            )
 
 
 class _Spill:
