@@ -3,7 +3,9 @@
 import pytest
 from tiny_runs import tiny_config
 
+from torchelmo.train import plan as planning
 from torchelmo.train.distributed import World
+from torchelmo.train.loop import train
 from torchelmo.train.plan import make_plan
 
 
@@ -25,3 +27,17 @@ def test_a_plan_for_hours_tells_how_far_it_gets(data, tmp_path):
     plan = make_plan(tiny_config(data, tmp_path / "run", hours=1.0), World(), seconds=0.2, most=5)
     assert plan.seconds == pytest.approx(3600.0, rel=0.05)
     assert plan.tokens == plan.n_steps * 20
+
+
+def test_the_clock_that_all_ranks_share_ends_the_trial(data, tmp_path, monkeypatch):
+    """Were each rank to look at its own, one could go on alone and wait for ever."""
+    taken = []
+
+    def slow(run):
+        for step, report in enumerate(train(run), 1):
+            taken.append(step)
+            yield report._replace(seconds=10.0 * step)
+
+    monkeypatch.setattr(planning, "train", slow)
+    make_plan(tiny_config(data, tmp_path / "run"), World(), seconds=35.0, most=8)
+    assert taken == [1, 2, 3, 4]
