@@ -6,7 +6,7 @@ from official_files import random_official
 from tiny_runs import NAMES, VERBS, sentences, tiny_config
 
 import torchelmo
-from torchelmo.errors import InputError, OutputExistsError
+from torchelmo.errors import ConfigError, InputError, OutputExistsError
 from torchelmo.train.evaluate import perplexity
 from torchelmo.train.finetune import fine_tune
 from torchelmo.train.loop import pretrain
@@ -87,6 +87,19 @@ def test_text_without_a_held_out_line_is_refused(model, tmp_path):
     (tmp_path / "short.txt").write_text("ann sees the dog .\n")
     with pytest.raises(InputError, match="expected held-out text, which tells when to stop"):
         fine_tune(model, [tmp_path / "short.txt"], tmp_path / "out", heldout=0.0, pretokenized=True)
+    assert not list((tmp_path / "out").iterdir())  # so that the advice can be followed
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("epoch=1", r"fine-tune: PretrainConfig has no key 'epoch'. Did you mean 'epochs'"),
+        ("batch_size=0", r"batch_size must be at least 1, got 0"),
+    ],
+)
+def test_a_wrong_setting_is_named_before_the_text_is_read(setting, words, model, tmp_path):
+    with pytest.raises(ConfigError, match=words):
+        fine_tune(model, [tmp_path / "not-there.txt"], tmp_path / "out", settings=[setting])
 
 
 def test_a_softmax_whose_words_are_not_known_is_refused(model, text, tmp_path):

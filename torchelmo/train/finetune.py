@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from torchelmo.train.loop import train
 from torchelmo.train.prepare import describe, prepare
 from torchelmo.train.run import open_run
 from torchelmo.train.signals import Stop
+from torchelmo.train.writer import Card
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +76,7 @@ def fine_tune(
     if not overwrite and (files.has_run(out) or (out / "data").exists()):
         raise OutputExistsError(f"{out}: holds a model or a run already. Choose another --out, or say --overwrite.")
     bilm = load(model)
+    _config(str(model), out / "data", out, settings)  # a wrong setting is an error now, not after the text was read
     card = prepare(
         texts,
         out / "data",
@@ -87,12 +90,24 @@ def fine_tune(
     )
     for line in describe(card):
         log.info("%s", line)
+    try:
+        tuned = _train_on(card, bilm, str(model), out, settings, stop)
+    except BaseException:
+        shutil.rmtree(out / "data", ignore_errors=True)  # else the next attempt would find it and not begin
+        raise
+    files.publish(out / "best", out)
+    for name in ("data", "softmax", "checkpoints", "best"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    return tuned
+
+
+def _train_on(card: Card, bilm: BiLM, start: str, out: Path, settings: Sequence[str], stop: Stop) -> FineTuned:
+    """Train on out/data, which `card` describes: first a new softmax, where there is none."""
     if "heldout" not in card["parts"]:
         raise InputError(
             "fine-tune: expected held-out text, which tells when to stop, but no line fell into that part. "
             "Use a larger --heldout, or a file."
         )
-    start = str(model)
     few = card["vocabulary"] <= _FULL_SOFTMAX
     settings = [f"loss={'adaptive' if bilm.config.softmax_cutoffs else 'full' if few else 'sampled'}", *settings]
     if not bilm.config.softmax_words:
@@ -100,15 +115,11 @@ def fine_tune(
         only = ["trained=softmax", f"optim.lr={_NEW_SOFTMAX_LR}", *settings]
         _train(start, out / "data", out / "softmax", only, stop)
         start = str(out / "softmax" / "best")
-    tuned = _train(start, out / "data", out, settings, stop)
-    files.publish(out / "best", out)
-    for name in ("data", "softmax", "checkpoints", "best"):
-        shutil.rmtree(out / name, ignore_errors=True)
-    return tuned
+    return _train(start, out / "data", out, settings, stop)
 
 
 def _train(start: str, data: Path, out: Path, settings: Sequence[str], stop: Stop) -> FineTuned:
-    config = _config(start, data, out, settings)
+    config = _config(start, data, out, settings, Corpus.open(data))
     run = open_run(config, World(device=choose_device(config.device)), overwrite=True)
     look = HeldOut(run)
     before = look.measure()
@@ -124,14 +135,15 @@ def _train(start: str, data: Path, out: Path, settings: Sequence[str], stop: Sto
     return FineTuned(before, after, step, stopped=stop.asked)
 
 
-def _config(start: str, data: Path, out: Path, settings: Sequence[str]) -> PretrainConfig:
-    corpus = Corpus.open(data)
+def _config(start: str, data: Path, out: Path, settings: Sequence[str], corpus: Corpus | None = None) -> PretrainConfig:
+    """DEFAULTS and `settings`; how often to look at the held-out part depends on the corpus."""
     plain = override(DEFAULTS, settings, PretrainConfig)
     plain |= {"data": str(data), "out": str(out), "init": start}
-    window = plain["batch_size"] * plain["unroll"] * plain.get("accumulate", 1)
-    epoch = (corpus.n_tokens + corpus.n_sentences) / window
-    plain.setdefault("evaluate_every", max(1, round(epoch / _LOOKS_PER_EPOCH)))
-    return build_config(PretrainConfig, plain, where="fine-tune")
+    config = build_config(PretrainConfig, plain, where="fine-tune")
+    if corpus is None or "evaluate_every" in plain:
+        return config
+    epoch = (corpus.n_tokens + corpus.n_sentences) / (config.batch_size * config.unroll * config.accumulate)
+    return replace(config, evaluate_every=max(1, round(epoch / _LOOKS_PER_EPOCH)))
 
 
 def _words(bilm: BiLM, model: str | Path) -> Vocabulary | None:
