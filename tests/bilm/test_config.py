@@ -4,6 +4,7 @@ import pytest
 
 from torchelmo import BiLMConfig
 from torchelmo.bilm.softmax import AdaptiveSoftmax
+from torchelmo.config import build_config
 from torchelmo.errors import ConfigError
 
 
@@ -16,8 +17,8 @@ from torchelmo.errors import ConfigError
         ({"char_dim": 0}, r"char_dim must be at least 1, got 0"),
         ({"n_highway": -1}, r"n_highway must not be negative, got -1"),
         ({"softmax_words": -1}, r"softmax_words must not be negative, got -1"),
-        ({"cell_clip": 0.0}, r"cell_clip must be positive, or left out for no clipping; got 0.0"),
-        ({"projection_clip": -3.0}, r"projection_clip must be positive, or left out for no clipping; got -3.0"),
+        ({"cell_clip": float("nan")}, r"cell_clip must be positive, or 0 for no clipping; got nan"),
+        ({"projection_clip": -3.0}, r"projection_clip must be positive, or 0 for no clipping; got -3.0"),
         ({"projection_clip": float("inf")}, r"projection_clip must be positive"),
         ({"max_characters": 2}, r"max_characters must hold two marks and a byte, got 2"),
         ({"n_characters": 261}, r"n_characters must be at least 262 \(bytes, marks, padding\), got 261"),
@@ -41,6 +42,12 @@ from torchelmo.errors import ConfigError
 def test_shapes_that_cannot_be(changes, words):
     with pytest.raises(ConfigError, match=words):
         BiLMConfig(**changes)
+
+
+def test_no_clipping_can_be_said_in_toml():
+    config = build_config(BiLMConfig, {"cell_clip": 0, "projection_clip": 0.0})
+    assert (config.cell_clip, config.projection_clip) == (None, None)
+    assert config == BiLMConfig(cell_clip=None, projection_clip=None)
 
 
 def test_widths():

@@ -67,7 +67,7 @@ def test_forward_only_options_with_two_directions(official, load):
         ("lstm", "dim", -4, r"options.json: cell_dim must be at least 1, got -4"),
         ("lstm", "dim", 4.5, r"options.json: lstm: dim: expected int, got 4.5"),
         ("lstm", "dim", None, r"options.json: lstm: dim: expected int, got None"),
-        ("lstm", "cell_clip", -3, r"cell_clip must be positive, or left out for no clipping; got -3"),
+        ("lstm", "cell_clip", -3, r"cell_clip must be positive, or 0 for no clipping; got -3"),
         ("lstm", "proj_clip", "3", r"options.json: lstm: proj_clip: expected float, got '3'"),
         ("lstm", "cell_clip", float("nan"), r"cell_clip must be positive"),
         (

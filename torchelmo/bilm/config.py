@@ -30,7 +30,7 @@ class BiLMConfig:
     projection_dim: int = 512
     cell_dim: int = 4096
     n_layers: int = 2
-    cell_clip: float | None = 3.0
+    cell_clip: float | None = 3.0  # None, or 0, for no clipping
     projection_clip: float | None = 3.0
     residual: bool = True  # every layer but the first adds its input
     direction: Literal["both", "forward", "backward"] = "both"
@@ -47,8 +47,9 @@ class BiLMConfig:
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}.")
         for name in ("cell_clip", "projection_clip"):
             clip = getattr(self, name)
-            if clip is not None and not (clip > 0 and math.isfinite(clip)):
-                raise ConfigError(f"{name} must be positive, or left out for no clipping; got {clip}.")
+            if clip is not None and not (clip >= 0 and math.isfinite(clip)):
+                raise ConfigError(f"{name} must be positive, or 0 for no clipping; got {clip}.")
+            object.__setattr__(self, name, clip or None)  # TOML cannot say None
         if self.input == "characters":
             self._check_characters()
         elif self.n_words < 1:
