@@ -273,6 +273,24 @@ def test_starting_from_another_model(data, tmp_path):
         Run(replace(config, data=other))
 
 
+def test_a_run_goes_on_without_the_model_it_started_from(data, tmp_path):
+    pretrain(tiny_config(data, tmp_path / "first", steps=2))
+    first = torchelmo.load(tmp_path / "first")
+    first.origin = "my first"
+    first.save(tmp_path / "first")
+    config = tiny_config(data, tmp_path / "second", steps=4, model={}, init=str(tmp_path / "first"))
+    straight = replace(config, out=tmp_path / "straight")
+    pretrain(straight)
+    stop_after(config, 2)
+    (tmp_path / "first").rename(tmp_path / "moved")
+    pretrain(config, resume=True)
+    second, expected = torchelmo.load(config.out), torchelmo.load(straight.out)
+    assert all(torch.equal(a, b) for a, b in zip(second.parameters(), expected.parameters(), strict=True))
+    assert second.origin == "my first"
+    moved = replace(config, init=tmp_path / "moved", steps=5)
+    assert pretrain(moved, resume=True).step == 5
+
+
 def test_a_loss_that_does_not_fit_the_model_is_refused_before_a_run_is_removed(data, tmp_path):
     cutoffs = tiny_config(data, tmp_path / "first", steps=2, loss="adaptive", model={**MODEL, "softmax_cutoffs": [6]})
     pretrain(cutoffs)

@@ -44,15 +44,20 @@ def load(model: str | Path | None = None) -> BiLM:
 
 def load_folder(folder: str | Path) -> BiLM:
     """Read what `save_folder` wrote; float16 files become float32 in memory."""
+    with torch.device("meta"):
+        bilm = build_folder(folder)
+    tensors = _read_safetensors(Path(folder) / "model.safetensors", bilm)
+    fill(bilm, tensors)
+    give_back_freed_memory()
+    return bilm
+
+
+def build_folder(folder: str | Path) -> BiLM:
+    """The model of a folder before its weights are read: its shape, its words, and where it came from."""
     folder = Path(folder)
     card = _read_card(folder / "config.json")
     config = build_config(BiLMConfig, card["model"], where=str(folder / "config.json"))
-    vocabulary = Vocabulary.read(folder / "vocab.txt") if (folder / "vocab.txt").exists() else None
-    with torch.device("meta"):
-        bilm = BiLM(config, vocabulary)
-    tensors = _read_safetensors(folder / "model.safetensors", bilm)
-    fill(bilm, tensors)
-    give_back_freed_memory()
+    bilm = BiLM(config, Vocabulary.read(folder / "vocab.txt") if (folder / "vocab.txt").exists() else None)
     bilm.origin = str(card.get("origin") or folder)
     bilm.official_options = card.get("official_options")
     return bilm

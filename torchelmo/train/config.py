@@ -17,7 +17,7 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 # These change what is shown and kept, or how far and how fast a run goes on, never a step that was already taken.
 MAY_CHANGE = frozenset(
-    "data out steps epochs hours checkpoint_every keep log_every evaluate_every patience curve tensorboard "
+    "data out init steps epochs hours checkpoint_every keep log_every evaluate_every patience curve tensorboard "
     "threads device optim.lr optim.warmup optim.decay optim.hold optim.final".split()
 )
 

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from torchelmo.bilm.model import BiLMState
 from torchelmo.bilm.softmax import Softmax
+from torchelmo.bilm.weights import build_folder
 from torchelmo.config import build_config, config_to_dict
 from torchelmo.errors import ConfigError, OutputExistsError
 from torchelmo.files import explaining
@@ -34,9 +35,12 @@ log = logging.getLogger(__name__)
 
 
 class Run:
-    """Built the same way on every rank; nothing is written before `save`."""
+    """Built the same way on every rank; nothing is written before `save`.
 
-    def __init__(self, config: PretrainConfig, world: World | None = None) -> None:
+    `saved` is a checkpoint that the run is then restored from; `init`, where it began, may be gone by then.
+    """
+
+    def __init__(self, config: PretrainConfig, world: World | None = None, saved: Path | None = None) -> None:
         self.config = config
         self.world = world = world or World()
         if config.threads:
@@ -58,7 +62,8 @@ class Run:
             n_ranks=world.size,
         )
         self.windows: Iterator[Window] = iter(self.stream)
-        self.bilm = build_model(config, self.corpus).to(world.device)
+        bilm = build_model(config, self.corpus) if saved is None else build_folder(saved)
+        self.bilm = bilm.to(world.device)
         check_softmax(config.loss, self.bilm.softmax)
         trained = {
             name: parameter
@@ -251,7 +256,8 @@ def open_run(config: PretrainConfig, world: World, *, resume: bool = False, over
             f"{out}: holds a run or a model already. Go on with it (--resume), replace it (--overwrite), or "
             "choose another out."
         )
-    run = Run(config, world)
+    saved = files.checkpoints(out) if resume else []
+    run = Run(config, world, saved[-1] if saved else None)
     world.wait()  # all ranks have looked before rank 0 writes
     if world.rank == 0:
         with explaining(out):
@@ -260,7 +266,6 @@ def open_run(config: PretrainConfig, world: World, *, resume: bool = False, over
             if not resume:
                 files.remove_run(out)
     if resume:
-        saved = files.checkpoints(out)
         if saved:
             run.restore(files.read_checkpoint(saved[-1]))
             if world.rank == 0:

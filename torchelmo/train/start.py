@@ -26,6 +26,10 @@ def build_model(config: PretrainConfig, corpus: Corpus) -> BiLM:
         given = load(config.init)
         bilm = with_softmax(given, vocabulary, where=str(config.init))
         new_softmax = bilm is not given
+        for parameter in bilm.parameters():
+            # A tensor of a mapped file may start anywhere, which is seen in the last digits of a product; its copy
+            # stands where that of a resumed run will.
+            parameter.data = parameter.data.clone()
     if config.unigram_bias and new_softmax and bilm.softmax is not None:
         bilm.softmax.start_from_counts(torch.from_numpy(corpus.target_counts))
     return bilm
