@@ -1,5 +1,6 @@
 """Checkpoints: whole or not there, complete, and free of pickle."""
 
+import errno
 import json
 import os
 import shutil
@@ -65,12 +66,28 @@ def test_it_holds_all_that_a_run_needs(finished):
 
 
 def test_what_a_killed_process_left_half_done_is_removed(copied):
-    for name in (".model.safetensors.tmp", "checkpoints/.step-00000009.tmp/x", "checkpoints/.step-00000001.old/x"):
+    for name in (
+        ".model.safetensors.tmp",
+        "best/.model.safetensors.4711.tmp",
+        "checkpoints/.step-00000009.tmp/x",
+        "checkpoints/.step-00000001.old/x",
+    ):
         path = copied.out / name
         path.parent.mkdir(exist_ok=True)
         path.write_text("half")
     open_run(copied, World(), resume=True)
     assert not list(copied.out.rglob(".*"))
+
+
+def test_a_full_disk_leaves_no_half_of_a_checkpoint(tmp_path):
+    def write_half() -> None:
+        with files.new_checkpoint(tmp_path, 3, keep=1) as temporary:
+            (temporary / "model.safetensors").write_text("half")
+            raise OSError(errno.ENOSPC, "full")
+
+    with pytest.raises(OutputError, match=r"step-00000003: could not be written.*The disk is full"):
+        write_half()
+    assert not list((tmp_path / "checkpoints").iterdir())
 
 
 def test_a_kill_before_the_model_folder_was_updated_is_made_good(copied):

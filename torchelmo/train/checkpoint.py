@@ -87,18 +87,21 @@ def new_checkpoint(out: Path, step: int, keep: int) -> Iterator[Path]:
     """A folder to write into, which then becomes checkpoints/step-N; all but the last `keep` are dropped."""
     folder = folder_of(out, step)
     temporary = folder.with_name(f".{folder.name}.tmp")
-    with explaining(folder):
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        yield temporary
-        for path in (*temporary.iterdir(), temporary):
-            flush_to_disk(path)
-        if folder.exists():  # a run that was resumed from an earlier checkpoint by hand
-            _remove(folder)
-        os.rename(temporary, folder)
-        flush_to_disk(folder.parent)
-        for old in checkpoints(out)[:-keep]:
-            _remove(old)
+    try:
+        with explaining(folder):
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            yield temporary
+            for path in (*temporary.iterdir(), temporary):
+                flush_to_disk(path)
+            if folder.exists():  # a run that was resumed from an earlier checkpoint by hand
+                _remove(folder)
+            os.rename(temporary, folder)
+            flush_to_disk(folder.parent)
+            for old in checkpoints(out)[:-keep]:
+                _remove(old)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # where it was not renamed: of a full disk it may be the rest
 
 
 def publish(folder: Path, out: Path) -> None:
@@ -173,7 +176,7 @@ def restore_weights(bilm: BiLM, folder: Path) -> None:
 
 def clean(out: Path) -> None:
     """Remove what a killed process left half done."""
-    for pattern in (".*.tmp", "checkpoints/.*.tmp", "checkpoints/.*.old"):
+    for pattern in (".*.tmp", "best/.*.tmp", "checkpoints/.*.tmp", "checkpoints/.*.old"):
         for path in out.glob(pattern):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
