@@ -126,6 +126,17 @@ def test_each_rank_takes_its_share_of_the_rows():
     ]
 
 
+@pytest.mark.parametrize("name", ["auto", "cuda"])
+def test_every_rank_has_a_gpu_of_its_own(name, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert choose_device(name) == torch.device("cuda:0")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert choose_device(name) == torch.device("cuda:3")
+    assert choose_device("cuda:1") == torch.device("cuda:1")
+    assert choose_device("cpu") == torch.device("cpu")
+
+
 def test_a_device_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device("auto").type == "cpu"

@@ -89,15 +89,15 @@ def parallel(module: nn.Module, world: World, *, apart: Sequence[nn.Parameter]) 
 
 
 def choose_device(name: str) -> torch.device:
-    """ "auto" is CUDA where there is one (this rank's own), else the CPU."""
+    """ "auto" is CUDA where there is one, else the CPU; "cuda" without a number is this rank's own."""
     if name == "auto":
-        if not torch.cuda.is_available():
-            return torch.device("cpu")
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
         raise ConfigError(f"device: expected auto, cpu or cuda (or cuda:1, …), got {name!r}.") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device: {name!r} was asked for, but this PyTorch sees no GPU. Use auto or cpu.")
+    if name == "cuda":
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return device
