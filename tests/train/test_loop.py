@@ -216,6 +216,13 @@ def test_hours_count_the_time_of_all_pieces(data, tmp_path):
     assert pretrain(config, resume=True) is None
 
 
+def test_by_the_clock_a_warm_up_begins_above_zero(data, tmp_path):
+    run = Run(tiny_config(data, tmp_path / "run", hours=1.0, optim={"name": "adamw", "lr": 1.0, "warmup": 0.5}))
+    assert run.learning_rate(1, 0.0) == pytest.approx(1.0 / 1800)
+    assert run.learning_rate(101, 900.0) == pytest.approx(909.0 / 1800)
+    assert run.learning_rate(301, 2700.0) == 1.0
+
+
 def test_it_stops_when_held_out_perplexity_no_longer_falls(data, tmp_path):
     optim = {"name": "adamw", "lr": 3.0}  # far too high: it becomes worse
     config = tiny_config(data, tmp_path / "run", steps=400, evaluate_every=2, patience=2, optim=optim)

@@ -124,7 +124,10 @@ class Run:
         return tired or self.share_done(progress.step, progress.seconds) >= 1.0
 
     def learning_rate(self, step: int, seconds: float) -> float:
-        before, after = self.share_done(step - 1, seconds), self.share_done(step, seconds)
+        # By the clock, a step takes as long as those before it did, and the first, for want of them, a second: were it
+        # nothing, a warm-up would begin with a step that is not taken.
+        pace = seconds / (step - 1) if step > 1 else 1.0
+        before, after = self.share_done(step - 1, seconds), self.share_done(step, seconds + pace)
         return learning_rate(self.config.optim, step=step, before=before, after=after)
 
     def next_batch(self) -> Batch:
