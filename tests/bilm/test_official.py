@@ -200,6 +200,12 @@ def test_an_old_file_is_kept_when_writing_fails(tmp_path, tiny_bilm, monkeypatch
     assert list(tmp_path.iterdir()) == [weights]
 
 
+def test_the_words_of_a_model_that_was_there_before_go_with_it(tmp_path, tiny_bilm):
+    (tmp_path / "vocab.txt").write_text("<S>\n</S>\n<UNK>\n")
+    torchelmo.save_official(tiny_bilm, tmp_path / "options.json", tmp_path / "weights.hdf5")
+    assert torchelmo.load(tmp_path).vocabulary is None
+
+
 def test_an_adaptive_softmax_is_left_out_with_a_word(tmp_path, caplog):
     config = BiLMConfig(
         filters=((1, 2),), n_highway=0, projection_dim=4, cell_dim=6, softmax_words=20, softmax_cutoffs=(8,)

@@ -98,6 +98,13 @@ def test_saving_onto_another_model_replaces_it_whole(bilm, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
 
 
+def test_a_word_that_cannot_be_written_is_named_with_the_file_of_the_model(tmp_path):
+    words = Vocabulary(["<S>", "</S>", "<UNK>", "two\nlines"])
+    with pytest.raises(InputError, match=r"model/vocab\.txt: word 3: 'two\\nlines' cannot stand on a line"):
+        BiLM(BiLMConfig(**SHAPE, softmax_words=4), words).save(tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
 def test_saving_onto_itself(bilm, tmp_path):
     bilm.save(tmp_path)
     loaded = torchelmo.load(tmp_path)

@@ -70,8 +70,11 @@ def save_official(bilm: BiLM, options: str | Path, weights: str | Path) -> None:
         for dataset in official_layout(bilm.config):
             tensors = [ours[name].detach().to("cpu", torch.float32) for name in dataset.parameters]
             file.create_dataset(dataset.name, data=dataset.pack(*tensors).contiguous().numpy())
+    words = Path(weights).parent / "vocab.txt"
     if bilm.vocabulary is not None:
-        bilm.vocabulary.write(Path(weights).parent / "vocab.txt")
+        bilm.vocabulary.write(words)
+    else:
+        words.unlink(missing_ok=True)  # of a model that was here before
     write_json(options, options_from_config(bilm), indent=None)
 
 

@@ -83,14 +83,15 @@ def save_folder(bilm: BiLM, folder: str | Path, dtype: torch.dtype | None = None
         "origin": bilm.origin,
         "official_options": bilm.official_options,
     }
+    words = None if bilm.vocabulary is None else bilm.vocabulary.text(folder / "vocab.txt")
     with contextlib.ExitStack() as files:  # closed last to first: config.json, which makes it a model, at the end
         of_card = files.enter_context(writing(folder / "config.json"))
-        if bilm.vocabulary is not None:
-            bilm.vocabulary.write(files.enter_context(writing(folder / "vocab.txt")))
+        if words is not None:
+            files.enter_context(writing(folder / "vocab.txt")).write_text(words, encoding="utf-8")
         of_tensors = files.enter_context(writing(folder / "model.safetensors"))
         of_card.write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
         save_file(tensors, of_tensors, metadata={"format": "pt"})
-    if bilm.vocabulary is None:
+    if words is None:
         (folder / "vocab.txt").unlink(missing_ok=True)  # of a model that was here before
 
 

@@ -148,7 +148,9 @@ def _config(start: str, data: Path, out: Path, settings: Sequence[str], corpus: 
 
 def _words(bilm: BiLM, model: str | Path) -> Vocabulary | None:
     """The words that the model's softmax or input has; None where a new softmax is free to choose."""
-    if (bilm.config.softmax_words or bilm.config.input == "words") and bilm.vocabulary is None:
+    if not bilm.config.softmax_words and bilm.config.input != "words":
+        return None
+    if bilm.vocabulary is None:
         raise InputError(
             f"{model}: expected the words of the model, but it came without a vocabulary. "
             "Put its vocab.txt into the model folder."
