@@ -29,6 +29,10 @@ from torchelmo.errors import ConfigError
         ({"char_projection": False}, r"needs as many filters as projection_dim = 512, got 2048"),
         ({"n_words": 5}, r"n_words = 5 belongs to input = 'words', not to characters"),
         ({"input": "words"}, r"input = 'words' needs n_words, the number of words in the vocabulary"),
+        (
+            {"input": "words", "n_words": 4, "softmax_words": 6},
+            r"softmax_words: a model that reads 4 words has a softmax over the same, or none \(0\); got 6",
+        ),
         ({"softmax_words": 9, "softmax_cutoffs": (5, 2)}, r"softmax_cutoffs must be positive and rise, got \[5, 2\]"),
         ({"softmax_words": 9, "softmax_cutoffs": (0, 2)}, r"softmax_cutoffs must be positive and rise, got \[0, 2\]"),
         ({"softmax_cutoffs": (2,)}, r"softmax_cutoffs needs softmax_words, and cannot be joined with tied_softmax"),

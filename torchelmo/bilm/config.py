@@ -59,6 +59,11 @@ class BiLMConfig:
                 "tied_softmax needs input = 'words' and softmax_words = n_words, "
                 f"got input = {self.input!r}, {self.softmax_words} and {self.n_words}."
             )
+        if self.input == "words" and self.softmax_words not in (0, self.n_words):
+            raise ConfigError(
+                f"softmax_words: a model that reads {self.n_words} words has a softmax over the same, or none (0); "
+                f"got {self.softmax_words}."
+            )
         cutoffs = self.softmax_cutoffs
         if list(cutoffs) != sorted(set(cutoffs)) or (cutoffs and cutoffs[0] < 1):
             raise ConfigError(f"softmax_cutoffs must be positive and rise, got {list(cutoffs)}.")
