@@ -41,6 +41,10 @@ def test_a_batch_gives_an_array_for_each_sentence(embedder, expected):
         assert_close(array, wanted)
 
 
+def test_a_kept_array_does_not_keep_its_batch(embedder):
+    assert all(array.base is None for array in embedder.embed_batch(SENTENCES))
+
+
 def test_a_sentence_goes_on_from_the_one_before(embedder, expected, bilm):
     assert_close(embedder.embed_sentence(SENTENCES[0]), expected[0])
     with torch.no_grad():

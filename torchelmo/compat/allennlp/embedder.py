@@ -57,7 +57,9 @@ class ElmoEmbedder:
             empty = (self.elmo_bilm.num_layers, 0, self.elmo_bilm.get_output_dim())
             return [np.zeros(empty, dtype=np.float32) for _ in batch]
         layers, _ = self.batch_to_embeddings(batch)
-        return [of_one[:, : len(sentence)].cpu().numpy() for of_one, sentence in zip(layers, batch)]
+        array = layers.cpu().numpy()
+        # Copies, not views: a kept sentence should not keep its whole padded batch in memory.
+        return [of_one[:, : len(sentence)].copy() for of_one, sentence in zip(array, batch)]
 
     def embed_sentences(
         self, sentences: Iterable[Sequence[str]], batch_size: int = DEFAULT_BATCH_SIZE
