@@ -100,6 +100,12 @@ def test_no_top_is_refused(elmo):
         neighbours(elmo, QUERY, 3, TEXT, top=0)
 
 
+@pytest.mark.parametrize("position", [len(QUERY), -1])
+def test_a_position_outside_the_sentence_is_refused(position, elmo):
+    with pytest.raises(ConfigError, match=f"position: expected 0 to {len(QUERY) - 1}, got {position}"):
+        neighbours(elmo, QUERY, position, TEXT)
+
+
 def test_best_keeps_the_first_of_equals():
     best = _Best(2)
     best.offer(np.array([0.5, 0.5, 0.5]), ("a", "b", "c"))

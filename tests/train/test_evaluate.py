@@ -113,6 +113,12 @@ def test_substitutes_do_not_see_the_word_itself(bilm):
     assert [s.probability for s in one] == pytest.approx([s.probability for s in other], rel=1e-6)
 
 
+@pytest.mark.parametrize("top", [0, -1])
+def test_no_substitutes_are_not_to_be_had(top, bilm):
+    with pytest.raises(ConfigError, match=f"top: expected at least 1, got {top}"):
+        substitutes(bilm, ["the", "bow"], top=top)
+
+
 def test_a_position_outside_the_sentence_is_refused(bilm):
     with pytest.raises(InputError, match="expected a position from 0 to 1, got 2: the sentence has 2 tokens"):
         substitutes(bilm, ["the", "bow"], [2])

@@ -42,7 +42,8 @@ def neighbours(
     chosen = choose_layers(elmo, layers)
     if top < 1:
         raise ConfigError(f"top: expected at least 1, got {top}.")
-    target = unit(elmo.embed([sentence])[0][chosen, position])
+    place = find_word(sentence, None, position)
+    target = unit(elmo.embed([sentence])[0][chosen, place])
     best = {layer: _Best(top) for layer in chosen}
     own = tuple(sentence)
     for tokens, vectors in with_vectors(

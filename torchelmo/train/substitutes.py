@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from torchelmo.bilm.model import BiLM
-from torchelmo.errors import InputError
+from torchelmo.errors import ConfigError, InputError
 from torchelmo.text.vocabulary import BEGIN, END, UNKNOWN
 from torchelmo.train.predict import Sentence, contexts, language_model
 
@@ -24,6 +24,8 @@ def substitutes(
 ) -> list[list[Substitute]]:
     """For each of the `positions` (counted from 0; else all), the `top` likeliest words, likeliest first."""
     softmax, vocabulary = language_model(bilm)
+    if top < 1:
+        raise ConfigError(f"top: expected at least 1, got {top}.")
     wanted = list(range(len(sentence))) if positions is None else list(positions)
     for position in wanted:
         if not 0 <= position < len(sentence):
