@@ -221,6 +221,19 @@ def test_no_mixes(n_mixes, bilm):
         Elmo(bilm, n_mixes=n_mixes)
 
 
+def test_mixes_of_ones_own_are_all_the_mixes(bilm):
+    with pytest.raises(ConfigError, match=r"mixes: expected at least one mix, or None for new ones, got 0"):
+        Elmo(bilm, mixes=[])
+    with pytest.raises(ConfigError, match=r"mixes: expected n_mixes = 3 mixes, got 2"):
+        Elmo(bilm, n_mixes=3, mixes=[ScalarMix(3), ScalarMix(3)])
+    assert len(Elmo(bilm, n_mixes=2, mixes=[ScalarMix(3), ScalarMix(3)]).mixes) == 2
+
+
+def test_ids_that_are_no_tensor(bilm):
+    with pytest.raises(InputError, match=r"Elmo: expected a tensor of ids, got list. Use Elmo.encode to make it"):
+        Elmo(bilm)([[1]])
+
+
 def test_mixes_for_another_number_of_layers(bilm):
     with pytest.raises(ConfigError, match=r"mixes: expected mixes of 3 layers, got one of 2"):
         Elmo(bilm, mixes=[ScalarMix(3), ScalarMix(2)])

@@ -30,7 +30,8 @@ class Elmo(nn.Module):
     """ids (..., tokens, max_characters) -> `n_mixes` mixes of one biLM run, each (..., tokens, dim).
 
     `freeze=True` trains only the mixes. `keep_boundaries` leaves `<S>` and `</S>` in the result. `cache` is how many
-    words `embed` keeps the token vectors of: a number of tokens, or a size such as "64MB"; 0 keeps none.
+    words `embed` keeps the token vectors of: a number of tokens, or a size such as "64MB"; 0 keeps none. `mixes` of
+    your own take the place of `n_mixes` new ones.
     """
 
     def __init__(
@@ -51,11 +52,15 @@ class Elmo(nn.Module):
         n_layers = bilm.config.n_layers + 1
         if n_mixes < 1:
             raise ConfigError(f"n_mixes: expected at least 1, got {n_mixes}.")
-        built = mixes or [ScalarMix(n_layers, layer_norm=layer_norm) for _ in range(n_mixes)]
-        for mix in built:
+        if mixes is None:
+            mixes = [ScalarMix(n_layers, layer_norm=layer_norm) for _ in range(n_mixes)]
+        elif not mixes or n_mixes not in (1, len(mixes)):
+            expected = "at least one mix, or None for new ones" if not mixes else f"n_mixes = {n_mixes} mixes"
+            raise ConfigError(f"mixes: expected {expected}, got {len(mixes)}.")
+        for mix in mixes:
             if mix.n_layers != n_layers:
                 raise ConfigError(f"mixes: expected mixes of {n_layers} layers, got one of {mix.n_layers}.")
-        self.mixes: Sequence[ScalarMix] = nn.ModuleList(built)  # type: ignore[assignment]
+        self.mixes: Sequence[ScalarMix] = nn.ModuleList(mixes)  # type: ignore[assignment]
         self.dropout = nn.Dropout(dropout)
         self.words = WordVectors(self._cache_rows(cache))
 
@@ -78,6 +83,8 @@ class Elmo(nn.Module):
         return word_ids(self.bilm, sentences).to(device)
 
     def forward(self, ids: Tensor) -> ElmoOutput:
+        if not isinstance(ids, Tensor):
+            raise InputError(f"Elmo: expected a tensor of ids, got {type(ids).__name__}. Use Elmo.encode to make it.")
         n_token_dims = 2 if self.bilm.config.input == "characters" else 1
         leading = ids.shape[:-n_token_dims]
         flat = ids.reshape(math.prod(leading), *ids.shape[-n_token_dims:])
