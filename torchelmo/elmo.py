@@ -10,13 +10,12 @@ from torch import Tensor, nn
 
 from torchelmo.bilm.model import BiLM
 from torchelmo.bilm.word_vectors import WordVectors
-from torchelmo.embedding import Embedding, Layers, Sentence, Vectors, check_tokens, word_ids
+from torchelmo.embedding import Embedding, Layers, Sentence, Vectors, check_tokens, token_ids
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.mix import ScalarMix
 from torchelmo.progress import progress as show_progress
-from torchelmo.text.characters import CharacterEncoder
 
-__all__ = ["Elmo", "ElmoOutput", "Layers", "Sentence", "Vectors", "check_tokens", "word_ids"]
+__all__ = ["Elmo", "ElmoOutput", "Layers", "Sentence", "Vectors", "check_tokens", "token_ids"]
 
 _UNITS = {"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 
@@ -76,11 +75,7 @@ class Elmo(nn.Module):
         sentences = list(sentences)
         for i, sentence in enumerate(sentences):
             check_tokens(sentence, i)
-        device = next(self.bilm.parameters()).device
-        if self.bilm.config.input == "characters":
-            encoder = CharacterEncoder(self.bilm.config.max_characters)
-            return torch.from_numpy(encoder.batch(sentences)).to(device)
-        return word_ids(self.bilm, sentences).to(device)
+        return token_ids(self.bilm, sentences)
 
     def forward(self, ids: Tensor) -> ElmoOutput:
         if not isinstance(ids, Tensor):

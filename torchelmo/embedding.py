@@ -163,6 +163,14 @@ def check_tokens(sentence: Sequence[str], position: int) -> None:
             raise InputError(f"Sentence {position}, token {i}: expected a string, got {token!r:.60}.")
 
 
+def token_ids(bilm: BiLM, sentences: Sequence[Sequence[str]]) -> Tensor:
+    """What a biLM reads, on its device: (n_sentences, longest, max_characters), or `word_ids`; 0 is padding."""
+    device = next(bilm.parameters()).device
+    if bilm.config.input == "words":
+        return word_ids(bilm, sentences).to(device)
+    return torch.from_numpy(CharacterEncoder(bilm.config.max_characters).batch(sentences)).to(device)
+
+
 def word_ids(bilm: BiLM, sentences: Sequence[Sequence[str]]) -> Tensor:
     """(n_sentences, longest): word i of the vocabulary as i + 1, 0 at padded positions."""
     if bilm.vocabulary is None:

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from torchelmo.bilm.model import BiLM
 from torchelmo.bilm.softmax import AdaptiveSoftmax, Softmax
-from torchelmo.elmo import check_tokens, word_ids
+from torchelmo.elmo import check_tokens, token_ids
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.text.batching import batches_by_length, windows
-from torchelmo.text.characters import CharacterEncoder
 from torchelmo.text.vocabulary import BEGIN, END, Vocabulary
 
 Sentence: TypeAlias = Sequence[str]
@@ -116,7 +115,7 @@ def _from_zero(bilm: BiLM, sentences: Iterator[Sentence], batch_tokens: int) -> 
         found: dict[int, Contexts] = {}
         for places in batches_by_length([len(sentence) + 2 for sentence in window], batch_tokens):
             with torch.no_grad():
-                top = bilm(_ids(bilm, [window[i] for i in places])).layers[-1]
+                top = bilm(token_ids(bilm, [window[i] for i in places])).layers[-1]
             for row, i in enumerate(places):
                 forward, backward = _directions(bilm, top[row])
                 n = len(window[i])
@@ -134,10 +133,10 @@ def _running(bilm: BiLM, sentences: Iterator[Sentence], batch_tokens: int) -> It
     for window in _by_tokens(sentences, lambda sentence: len(sentence) + 1, batch_tokens):
         with torch.no_grad():
             text = list(chain.from_iterable([BEGIN, *sentence] for sentence in window))
-            ahead = bilm(_ids(bilm, [text]), forward_state, boundaries=False)
+            ahead = bilm(token_ids(bilm, [text]), forward_state, boundaries=False)
             # The backward LSTM reads a row from its end, so the first sentence stands last.
             text = list(chain.from_iterable([*sentence, END] for sentence in reversed(window)))
-            back = bilm(_ids(bilm, [text]), backward_state, boundaries=False)
+            back = bilm(token_ids(bilm, [text]), backward_state, boundaries=False)
         forward_state, backward_state = ahead.state, back.state
         forward, _ = _directions(bilm, ahead.layers[-1][0])
         _, backward = _directions(bilm, back.layers[-1][0])
@@ -170,10 +169,3 @@ def _directions(bilm: BiLM, top: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """A layer (tokens, dim) -> its forward and backward part."""
     halves = dict(zip(bilm.config.directions, top.split(bilm.config.projection_dim, dim=-1)))
     return halves.get("forward"), halves.get("backward")
-
-
-def _ids(bilm: BiLM, sentences: Sequence[Sentence]) -> Tensor:
-    device = next(bilm.parameters()).device
-    if bilm.config.input == "words":
-        return word_ids(bilm, sentences).to(device)
-    return torch.from_numpy(CharacterEncoder(bilm.config.max_characters).batch(sentences)).to(device)
