@@ -60,7 +60,7 @@ def test_make_targets_exist(words):
 
 
 def test_the_tree_shows_what_exists():
-    (tree,) = blocks("text")
+    (tree,) = blocks(README, "text")
     parents: list[str] = []
     for line in tree.splitlines():
         path = line.split()[0]
@@ -69,6 +69,7 @@ def test_the_tree_shows_what_exists():
         assert (ROOT / "".join(parents)).exists(), f"the tree names {''.join(parents)}, which is not there"
 
 
-def test_links_inside_the_repository_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert target.startswith("https://") or (ROOT / target).exists(), target
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_inside_the_repository_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)", text_of(page)):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
