@@ -97,6 +97,7 @@ def draw_curve(out: Path) -> Path | None:
     """out/curve.png from out/metrics.jsonl; None where matplotlib is missing or nothing was measured."""
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import StrMethodFormatter
     except ImportError:
         return None
     records = read_metrics(out / "metrics.jsonl")
@@ -110,10 +111,12 @@ def draw_curve(out: Path) -> Path | None:
         ("heldout_forward", "o--"),
         ("heldout_backward", "o--"),
     ):
-        points = [(record["tokens"], record[name]) for record in records if name in record]
+        points = [(record["tokens"] / 1e6, record[name]) for record in records if name in record]
         if points:
             axes.plot(*zip(*points), style, label=name.replace("heldout_", "held-out "), linewidth=1.2, markersize=4)
-    axes.set(xlabel="tokens", ylabel="perplexity", yscale="log")
+    axes.set(xlabel="million tokens", ylabel="perplexity", yscale="log")
+    for ticks in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        ticks(StrMethodFormatter("{x:g}"))
     axes.grid(visible=True, which="both", alpha=0.3)
     axes.legend()
     with writing(out / "curve.png") as temporary:
