@@ -17,8 +17,7 @@ T = TypeVar("T")
 
 def load_config(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> T:
     """Read the TOML file at `path` into the dataclass `cls`; `overrides` are "key.sub=value" strings."""
-    data = override(read_toml(path), overrides, cls)
-    return build_config(cls, data, where=str(path))
+    return build_config(cls, override(read_toml(path), overrides, cls), where=str(path))
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -106,9 +106,9 @@ def neighbours(
     from torchelmo.analysis.neighbours import neighbours as find
     from torchelmo.progress import progress
     from torchelmo.text.reading import read_sentences
-    from torchelmo.text.tokenize import Tokenizer
+    from torchelmo.text.tokenize import tokenizer_for
 
-    tokens = sentence.split() if pretokenized else Tokenizer(lang).tokens(sentence)
+    tokens = sentence.split() if pretokenized else tokenizer_for(lang).tokens(sentence)
     place = find_word(tokens, word, position)
     if text != "-":
         require_file(text, "a text file")

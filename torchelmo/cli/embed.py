@@ -66,12 +66,11 @@ def embed(
     check_size(out, n_lines or 0)
     elmo = load_elmo(model, device)
     _check_layers(layers, elmo.bilm.config.n_layers)
-    if tokenize is not None:
-        from torchelmo.text.tokenize import Tokenizer
-
-        Tokenizer(tokenize)  # an unknown language is an error now, before a file is begun
     from torchelmo.bilm.fingerprint import fingerprint
+    from torchelmo.text.tokenize import tokenizer_for  # not before the call is checked: PyTorch takes seconds
 
+    if tokenize is not None:
+        tokenizer_for(tokenize)  # an unknown language is an error now, before a file is begun
     settings = Settings(fingerprint(elmo.bilm), layers, tokenize, pool, dtype, precision, batch_tokens, state, device)
     start = Spool.resume if resume and partial.exists() else Spool.create
     spool = start(partial, dataclasses.asdict(settings))

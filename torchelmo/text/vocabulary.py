@@ -59,10 +59,7 @@ class Vocabulary:
         """What `path` is to hold; a word that a line cannot hold is refused, for it would read back as another."""
         for index, word in enumerate(self.words):
             if not fits_a_line(word) or (index == 0 and word.startswith("\ufeff")):
-                raise InputError(
-                    f"{path}: word {index}: {word!r} cannot stand on a line of its own. Leave it out, or write it "
-                    "in another way."
-                )
+                raise unfit(word, f"{path}: word {index}")
         return "".join(word + "\n" for word in self.words)
 
     def ids(self, words: Iterable[str]) -> npt.NDArray[np.int64]:
@@ -91,3 +88,8 @@ class Vocabulary:
 def fits_a_line(word: str) -> bool:
     """Whether a word on a line of its own, in a file such as `vocab.txt`, reads back as itself."""
     return bool(word) and word != NOT_A_WORD and not _BREAKS_A_LINE.search(word)
+
+
+def unfit(word: str, where: str) -> InputError:
+    """The error for a word that a line cannot hold."""
+    return InputError(f"{where}: {word!r} cannot stand on a line of its own. Leave it out, or write it in another way.")

@@ -97,7 +97,7 @@ class PretrainConfig:
     model: dict[str, Any] = field(default_factory=dict)  # BiLMConfig; the data tells the number of words
     optim: OptimConfig = field(default_factory=OptimConfig)
 
-    # --set hours=8 does not only add to a file that has epochs.
+    # Keys of a file that give way where --set names another: epochs to hours=8.
     REPLACES: ClassVar[Mapping[str, Sequence[str]]] = {
         "steps": ("epochs", "hours"),
         "epochs": ("steps", "hours"),

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.files import flush_to_disk, writing
 from torchelmo.text.characters import CharacterEncoder
-from torchelmo.text.vocabulary import BEGIN, END, NOT_A_WORD, UNKNOWN, Vocabulary, fits_a_line
+from torchelmo.text.vocabulary import BEGIN, END, NOT_A_WORD, UNKNOWN, Vocabulary, fits_a_line, unfit
 from torchelmo.train.corpus import BEGIN_ID, END_ID, FORMAT, UNKNOWN_ID, Corpus, Part
 
 Card: TypeAlias = dict[str, Any]
@@ -145,10 +145,7 @@ def _check_tokens(sentence: Sequence[str], where: str) -> None:
     """types.txt has a line for every token, and its number is the id of the type."""
     for i, token in enumerate(sentence):
         if not fits_a_line(token) and token != NOT_A_WORD:  # which counts as an unknown word
-            raise InputError(
-                f"{where}, token {i}: {token!r} cannot stand on a line of its own. Leave it out, or write it in "
-                "another way."
-            )
+            raise unfit(token, f"{where}, token {i}")
 
 
 class _Spill:
