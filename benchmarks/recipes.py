@@ -63,6 +63,8 @@ def main() -> None:
         run_all(runs, given.jobs)
     except TorchelmoError as error:
         raise SystemExit(str(error)) from error
+    except KeyboardInterrupt:
+        raise SystemExit("Stopped. The same call goes on.") from None
     print(f"{machine()}; {given.minutes:g} minutes each, {given.jobs} at once\n")
     print("| variant | tokens/s | M tokens | held-out perplexity | forward | backward |\n|---|---|---|---|---|---|")
     rows = [(name, read_evaluations(out)[-1]) for name, out in outs.items()]
@@ -86,7 +88,7 @@ def run_all(runs: Sequence[Run], n_at_once: int) -> None:
             ended = {process for process in running if process.exitcode is not None}
             running -= ended
             if any(process.exitcode for process in ended):
-                raise SystemExit("Stopped. The same call goes on.")
+                raise SystemExit("A variant did not come to its end. The same call goes on.")
     finally:
         for process in running:
             process.terminate()  # it saves where it stands after its step
