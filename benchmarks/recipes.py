@@ -8,20 +8,19 @@ share. Ended by Ctrl-C, the same call goes on; what is finished is not run again
 """
 
 import argparse
-import multiprocessing
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing.connection import wait
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import NamedTuple
 
 from benchmarks.text import machine
 from torchelmo.config import build_config, load_config, override, read_toml
-from torchelmo.errors import TorchelmoError
+from torchelmo.errors import ConfigError, TorchelmoError
 from torchelmo.tasks.table import slug
+from torchelmo.tasks.table_jobs import Process, at_once
 from torchelmo.train.config import PretrainConfig
 from torchelmo.train.distributed import joined
 from torchelmo.train.loop import train
@@ -43,31 +42,29 @@ class Recipes:
     set: tuple[str, ...] = ()
 
 
-class Run(NamedTuple):
-    config: PretrainConfig
-    where: str
-
-
 def main() -> None:
     given = parse_arguments()
     try:
         recipes = load_config(Recipes, given.config)
         base = read_toml(given.config.parent / recipes.base)
-        outs = {variant.name: given.out / slug(variant.name) for variant in recipes.variants}
-        share = [f"hours={given.minutes / 60}", f"threads={max(1, (os.cpu_count() or 1) // given.jobs)}"]
-        runs = []
+        configs = {}
         for variant in recipes.variants:
-            settings = [*recipes.set, *variant.set, f"data={given.data}", f"out={outs[variant.name]}", *share]
+            settings = [*recipes.set, *variant.set, *settings_of_all(given), f"out={given.out / slug(variant.name)}"]
             where = f"{given.config}: {variant.name}"
-            runs.append(Run(build_config(PretrainConfig, override(base, settings, PretrainConfig), where), where))
-        run_all(runs, given.jobs)
+            configs[variant.name] = build_config(PretrainConfig, override(base, settings, PretrainConfig), where)
+        if given.variant is None:
+            run_all(list(configs), given.jobs)
+        elif given.variant in configs:
+            return run_one(configs[given.variant], f"{given.config}: {given.variant}")
+        else:
+            raise ConfigError(f"{given.config}: has no variant {given.variant!r}; it has {list(configs)}.")
     except TorchelmoError as error:
         raise SystemExit(str(error)) from error
     except KeyboardInterrupt:
         raise SystemExit("Stopped. The same call goes on.") from None
     print(f"{machine()}; {given.minutes:g} minutes each, {given.jobs} at once\n")
     print("| variant | tokens/s | M tokens | held-out perplexity | forward | backward |\n|---|---|---|---|---|---|")
-    rows = [(name, read_evaluations(out)[-1]) for name, out in outs.items()]
+    rows = [(name, read_evaluations(config.out)[-1]) for name, config in configs.items()]
     for name, found in sorted(rows, key=lambda row: row[1]["heldout"]):
         print(
             f"| {name} | {found['tokens'] / found['seconds']:,.0f} | {found['tokens'] / 1e6:.2f} "
@@ -75,37 +72,34 @@ def main() -> None:
         )
 
 
-def run_all(runs: Sequence[Run], n_at_once: int) -> None:
-    """Each in a process of its own, so that runs at the same time share nothing. They end with this one."""
-    waiting, running = list(runs), set[SpawnProcess]()
-    try:
-        while waiting or running:
-            while waiting and len(running) < n_at_once:
-                process = multiprocessing.get_context("spawn").Process(target=run_one, args=(waiting.pop(0),))
-                process.start()
-                running.add(process)
-            wait([process.sentinel for process in running])
-            ended = {process for process in running if process.exitcode is not None}
-            running -= ended
-            if any(process.exitcode for process in ended):
+def settings_of_all(given: argparse.Namespace) -> list[str]:
+    """The given time, and an equal share of the cores."""
+    share = max(1, (os.cpu_count() or 1) // given.jobs)
+    return [f"data={given.data}", f"hours={given.minutes / 60}", f"threads={share}"]
+
+
+def run_all(names: Sequence[str], n_at_once: int) -> None:
+    """This call again for each variant, so that runs at the same time share nothing. They end with this one."""
+
+    def start(name: str) -> Process:
+        return subprocess.Popen([sys.executable, "-m", "benchmarks.recipes", *sys.argv[1:], "--variant", name])
+
+    with closing(at_once(names, start, n_at_once)) as ended:
+        for _, process in ended:
+            if process is None or process.returncode:
                 raise SystemExit("A variant did not come to its end. The same call goes on.")
-    finally:
-        for process in running:
-            process.terminate()  # it saves where it stands after its step
-        for process in running:
-            process.join()
 
 
-def run_one(run: Run) -> None:
+def run_one(config: PretrainConfig, where: str) -> None:
     """Train for its time, or for what is left of that time."""
     try:
-        with joined(run.config.device) as world, Stop().on_signals() as stop:
-            for report in train(open_run(run.config, world, resume=True), stop):
-                print(f"{run.where}: {report.line()}", file=sys.stderr, flush=True)
+        with joined(config.device) as world, Stop().on_signals() as stop:
+            for report in train(open_run(config, world, resume=True), stop):
+                print(f"{where}: {report.line()}", file=sys.stderr, flush=True)
     except TorchelmoError as error:
-        raise SystemExit(f"{run.where}: {error}") from error
+        raise SystemExit(f"{where}: {error}") from error
     if stop.asked:
-        raise SystemExit(f"{run.where}: stopped.")
+        raise SystemExit(f"{where}: stopped.")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -115,6 +109,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs, one for each variant")
     parser.add_argument("--minutes", type=float, default=6.0, help="training time of each variant (default 6)")
     parser.add_argument("--jobs", type=int, default=1, help="variants at once, each with its share of the cores")
+    parser.add_argument("--variant", metavar="NAME", help="train this one only, and print no table")
     given = parser.parse_args()
     if given.jobs < 1:
         parser.error(f"--jobs: expected at least 1, got {given.jobs}")

@@ -51,3 +51,9 @@ def test_no_jobs_is_a_wrong_call(call):
     found = call("[[variants]]\nname = 'usual'\n", "--jobs", "0")
     assert found.returncode == 2
     assert "--jobs: expected at least 1, got 0" in found.stderr
+
+
+def test_an_unknown_variant(call):
+    found = call("[[variants]]\nname = 'usual'\n", "--variant", "unusual")
+    assert found.returncode == 1
+    assert "has no variant 'unusual'; it has ['usual']" in found.stderr

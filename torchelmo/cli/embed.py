@@ -66,8 +66,9 @@ def embed(
     check_size(out, n_lines or 0)
     elmo = load_elmo(model, device)
     _check_layers(layers, elmo.bilm.config.n_layers)
+    # Not before the call is checked: PyTorch takes seconds.
     from torchelmo.bilm.fingerprint import fingerprint
-    from torchelmo.text.tokenize import tokenizer_for  # not before the call is checked: PyTorch takes seconds
+    from torchelmo.text.tokenize import tokenizer_for
 
     if tokenize is not None:
         tokenizer_for(tokenize)  # an unknown language is an error now, before a file is begun

@@ -5,9 +5,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from torchelmo.errors import TorchelmoError
 from torchelmo.files import explaining
@@ -15,6 +16,9 @@ from torchelmo.progress import progress
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.result import Result
 from torchelmo.tasks.resume import find_finished
+
+Process: TypeAlias = subprocess.Popen[bytes]
+T = TypeVar("T")
 
 _LOOK_SECONDS = 0.05
 
@@ -40,7 +44,7 @@ class Job(NamedTuple):
         except TorchelmoError as error:
             return Outcome(failure=str(error))
 
-    def start(self, threads: int) -> "subprocess.Popen[bytes]":
+    def start(self, threads: int) -> Process:
         """What it says goes into log.txt beside the run."""
         command = [sys.executable, "-m", "torchelmo", "task", "train", self.config.task, "--config", str(self.file)]
         command += ["--resume", *(part for item in self.settings for part in ("--set", item))]
@@ -69,27 +73,50 @@ class Job(NamedTuple):
 
 def run_jobs(jobs: Sequence[Job], n_at_once: int, *, threads: int) -> list[Outcome]:
     """Run all of them; what came of each, in their order. They end with this process."""
-    waiting, found = list(enumerate(jobs)), [Outcome()] * len(jobs)
-    running: dict[subprocess.Popen[bytes], int] = {}
+    found = [Outcome()] * len(jobs)
+
+    def start(number: int) -> Process | None:
+        try:
+            return jobs[number].start(threads)
+        except TorchelmoError as error:
+            found[number] = Outcome(failure=str(error))
+            return None
+
+    with (
+        progress("table", len(jobs), unit="runs") as advance,
+        contextlib.closing(at_once(range(len(jobs)), start, n_at_once)) as ended,
+    ):
+        for number, process in ended:
+            if process is not None:
+                found[number] = jobs[number].ended()
+            advance(1)
+    return found
+
+
+def at_once(
+    items: Iterable[T], start: Callable[[T], Process | None], n: int
+) -> Generator[tuple[T, Process | None], None, None]:
+    """Start a process for each item, `n` of them at once; each as it ends, or None where `start` gave none.
+
+    Closing it ends those that still run.
+    """
+    waiting = deque(items)
+    running: dict[Process, T] = {}
     try:
-        with progress("table", len(jobs), unit="runs") as advance:
-            while waiting or running:
-                while waiting and len(running) < n_at_once:
-                    number, job = waiting.pop(0)
-                    try:
-                        running[job.start(threads)] = number
-                    except TorchelmoError as error:
-                        found[number] = Outcome(failure=str(error))
-                        advance(1)
-                time.sleep(_LOOK_SECONDS)
-                for process in [process for process in running if process.poll() is not None]:
-                    number = running.pop(process)
-                    found[number] = jobs[number].ended()
-                    advance(1)
+        while waiting or running:
+            while waiting and len(running) < n:
+                item = waiting.popleft()
+                process = start(item)
+                if process is None:
+                    yield item, None
+                else:
+                    running[process] = item
+            time.sleep(_LOOK_SECONDS)
+            for process in [process for process in running if process.poll() is not None]:
+                yield running.pop(process), process
     finally:
         for process in running:
             process.terminate()  # it saves where it stands after its step
         for process in running:
             with contextlib.suppress(KeyboardInterrupt):
                 process.wait()
-    return found
