@@ -257,7 +257,8 @@ def test_a_very_long_sentence(elmo):
 
 
 def test_a_very_long_token(elmo):
-    assert_close(elmo.embed([["x" * 10_000]]), elmo.embed([["x" * 10]]), 0)
+    # Equal ids, but two calls: a kernel may sum in another order for another alignment of its buffers.
+    assert_close(elmo.embed([["x" * 10_000]]), elmo.embed([["x" * 10]]))
 
 
 def test_marks_in_the_text_are_the_marks(elmo):
