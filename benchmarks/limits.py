@@ -22,8 +22,8 @@ from benchmarks.embed import SHAPES
 from benchmarks.text import machine
 from benchmarks.worker import sgemm_peak
 from torchelmo import BiLMConfig
-from torchelmo.bilm.parallel import in_parallel
-from torchelmo.bilm.products import HalfProduct, PackedProduct, PlainProduct, Product, has_half
+from torchelmo.bilm.fast.products import HalfProduct, PackedProduct, PlainProduct, Product, has_half
+from torchelmo.runtime import in_parallel
 
 Weights: TypeAlias = list[list[tuple[Tensor, Tensor]]]  # of each direction and layer: state weight, projection
 Way: TypeAlias = Callable[[int], None]  # takes _N_STEPS steps of so many rows

@@ -13,10 +13,10 @@ from typing import Any
 
 from torchelmo import load
 from torchelmo.errors import TorchelmoError
+from torchelmo.lm.predict import Perplexity, combine, perplexity
 from torchelmo.progress import progress
+from torchelmo.runs.metrics import draw_curve, read_evaluations
 from torchelmo.text.reading import read_sentences
-from torchelmo.train.evaluate import Perplexity, combine, perplexity
-from torchelmo.train.metrics import draw_curve, read_evaluations
 
 
 def main() -> None:

@@ -22,18 +22,18 @@ from torch import Tensor
 from benchmarks.text import machine, sample_sentences
 from benchmarks.worker import forget_peak_memory, peak_memory, sgemm_peak
 from torchelmo import BiLM, BiLMConfig
-from torchelmo.bilm.char_cnn import CharCNN
+from torchelmo.bilm.encoder import CharCNN
+from torchelmo.bilm.fast.encoder import encode_types
+from torchelmo.bilm.fast.training import run_training
 from torchelmo.bilm.model import BiLMState
 from torchelmo.bilm.softmax import Softmax
-from torchelmo.bilm.training import run_training
-from torchelmo.bilm.training_cnn import encode_types
-from torchelmo.memory import keep_freed_memory
+from torchelmo.lm.corpus import Corpus
+from torchelmo.lm.losses import Negatives, Sampler, sampled_loss
+from torchelmo.runs.config import OptimConfig
+from torchelmo.runs.optim import build_optimizer, clip_gradients
+from torchelmo.runtime import keep_freed_memory
 from torchelmo.text.characters import CharacterEncoder
 from torchelmo.text.vocabulary import BEGIN, END, UNKNOWN
-from torchelmo.train.config import OptimConfig
-from torchelmo.train.corpus import Corpus
-from torchelmo.train.losses import Negatives, Sampler, sampled_loss
-from torchelmo.train.optim import build_optimizer, clip_gradients
 
 FEW_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256))
 PEAK_OF_GOALS = 173.0  # GFLOP/s of the machine that the goals were set on

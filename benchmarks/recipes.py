@@ -19,14 +19,13 @@ from pathlib import Path
 from benchmarks.text import machine
 from torchelmo.config import build_config, load_config, override, read_toml
 from torchelmo.errors import ConfigError, TorchelmoError
-from torchelmo.tasks.table import slug
-from torchelmo.tasks.table_jobs import Process, at_once
-from torchelmo.train.config import PretrainConfig
-from torchelmo.train.distributed import joined
-from torchelmo.train.loop import train
-from torchelmo.train.metrics import read_evaluations
-from torchelmo.train.run import open_run
-from torchelmo.train.signals import Stop
+from torchelmo.lm.config import PretrainConfig
+from torchelmo.lm.loop import train
+from torchelmo.lm.run import open_run
+from torchelmo.runs.distributed import joined
+from torchelmo.runs.metrics import read_evaluations
+from torchelmo.runs.signals import Stop
+from torchelmo.tasks.table import Process, at_once, slug
 
 
 @dataclass(frozen=True)

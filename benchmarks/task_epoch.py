@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.task_steps import start_task, take_steps
 from benchmarks.text import machine
 from benchmarks.worker import peak_memory
-from torchelmo.train.metrics import duration
+from torchelmo.runs.metrics import duration
 
 
 def main() -> None:

@@ -10,16 +10,13 @@ import torch
 from torch import nn
 
 from torchelmo.config import load_config
-from torchelmo.memory import keep_freed_memory
-from torchelmo.tasks.average import MovingAverage
-from torchelmo.tasks.batches import training_batches
+from torchelmo.runs.optim import MovingAverage, build_optimizer
+from torchelmo.runs.signals import Stop
+from torchelmo.runtime import keep_freed_memory
 from torchelmo.tasks.config import TaskConfig
-from torchelmo.tasks.start import Start, start
-from torchelmo.tasks.step import take_step
-from torchelmo.tasks.trained import all_sentences, example_length
-from torchelmo.tasks.weights import trained_parameters
-from torchelmo.train.optim import build_optimizer
-from torchelmo.train.signals import Stop
+from torchelmo.tasks.runner import Start, start, take_step
+from torchelmo.tasks.trained import all_sentences, example_length, trained_parameters
+from torchelmo.text.batching import training_batches
 
 
 class Run(NamedTuple):

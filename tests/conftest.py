@@ -11,7 +11,9 @@ from official_files import WORDS, Official, random_official
 
 import torchelmo
 from torchelmo import BiLM
-from torchelmo.bilm import packed, packed_lstm, products
+from torchelmo.bilm.fast import inference as packed
+from torchelmo.bilm.fast import inference as packed_lstm
+from torchelmo.bilm.fast import products
 
 # The same examples in every run and on every machine: a failure is found again by running the tests again.
 hypothesis.settings.register_profile(

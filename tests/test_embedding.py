@@ -14,7 +14,9 @@ from oracle import Oracle
 
 from torchelmo import BiLM, Elmo, ScalarMix
 from torchelmo.analysis.neighbours import compare
-from torchelmo.bilm import char_tables, packed, products
+from torchelmo.bilm.fast import encoder as char_tables
+from torchelmo.bilm.fast import inference as packed
+from torchelmo.bilm.fast import products
 
 SENTENCES = [["I", "took", "a", "bow"], [], ["bow"], ["bow", "and", "arrow", "<S>", "naïve", ""]]
 texts = st.lists(st.lists(st.sampled_from("a bow the arrow naïve 日本 x".split()) | st.text(max_size=5), max_size=6))

@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-from torchelmo.memory import give_back_freed_memory, keep_freed_memory
+from torchelmo.runtime import give_back_freed_memory, keep_freed_memory
 
 only_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a setting of glibc")
 
 KEEP = """
 import resource, torch
-from torchelmo.memory import keep_freed_memory
+from torchelmo.runtime import keep_freed_memory
 {call}
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -23,7 +23,7 @@ print(faults() - before)
 
 GIVE_BACK = """
 import torch
-from torchelmo.memory import give_back_freed_memory
+from torchelmo.runtime import give_back_freed_memory
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 blocks = [torch.ones(25_000) for _ in range(2000)]

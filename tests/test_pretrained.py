@@ -10,8 +10,8 @@ from safetensors import safe_open
 import torchelmo
 from torchelmo import Elmo
 from torchelmo.analysis import compare
-from torchelmo.bilm.weights import DEFAULT_MODEL, PRETRAINED
-from torchelmo.train.evaluate import perplexity
+from torchelmo.formats.load import DEFAULT_MODEL, PRETRAINED
+from torchelmo.lm.predict import perplexity
 
 FOLDER = PRETRAINED / DEFAULT_MODEL
 ROOT = Path(__file__).parent.parent

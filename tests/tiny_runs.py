@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from torchelmo.config import build_config
-from torchelmo.train.config import PretrainConfig
-from torchelmo.train.writer import write_corpus
+from torchelmo.lm.config import PretrainConfig
+from torchelmo.lm.corpus import write_corpus
 
 NAMES = "ann bob cat dog eve fox gus hen ida jim".split()
 VERBS = "sees hears likes knows".split()

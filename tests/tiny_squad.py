@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from torchelmo.tasks.elmo_layers import ElmoLayers
+from torchelmo.tasks.elmo import ElmoLayers
 from torchelmo.tasks.inputs import TokenInput
-from torchelmo.tasks.layers.word_vectors import WordEmbedding
 from torchelmo.tasks.qa import Qa
 from torchelmo.tasks.qa.data import Question, QuestionData
 from torchelmo.tasks.qa.model import QuestionAnswering, QuestionConfig
+from torchelmo.tasks.words import WordEmbedding
 
 NAMES = "Ann Bob Cleo Dan".split()
 PLACES = ["Rome", "New York", "Łódź", "the old town"]

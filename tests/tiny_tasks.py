@@ -8,7 +8,7 @@ from typing import Any
 from torchelmo.config import build_config
 from torchelmo.tasks import ner, pos
 from torchelmo.tasks.config import TaskConfig
-from torchelmo.tasks.pos.data import PosData
+from torchelmo.tasks.pos import PosData
 from torchelmo.tasks.tagging import Tagged
 
 TAGS = {

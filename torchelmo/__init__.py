@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torchelmo.bilm.config import BiLMConfig
     from torchelmo.bilm.model import BiLM
-    from torchelmo.bilm.official import load_official, save_official
-    from torchelmo.bilm.weights import load
     from torchelmo.elmo import Elmo
+    from torchelmo.formats.load import load
+    from torchelmo.formats.official import load_official, save_official
     from torchelmo.mix import ScalarMix
 
 __version__ = "0.1.0"
@@ -21,9 +21,9 @@ _HOMES = {
     "BiLMConfig": "torchelmo.bilm.config",
     "Elmo": "torchelmo.elmo",
     "ScalarMix": "torchelmo.mix",
-    "load": "torchelmo.bilm.weights",
-    "load_official": "torchelmo.bilm.official",
-    "save_official": "torchelmo.bilm.official",
+    "load": "torchelmo.formats.load",
+    "load_official": "torchelmo.formats.official",
+    "save_official": "torchelmo.formats.official",
 }
 
 

@@ -1,4 +1,4 @@
-"""Settings: frozen dataclasses ← TOML + overrides. Unknown keys are errors with a suggestion."""
+"""Checks that the settings of task models share."""
 
 import copy
 import dataclasses
@@ -73,7 +73,7 @@ def override(data: Mapping[str, Any], overrides: Sequence[str], cls: type[Any] |
 
     >>> override({"optim": {"lr": 1.0}}, ["optim.lr=0.1", "out=runs/mine"])
     {'optim': {'lr': 0.1}, 'out': 'runs/mine'}
-    >>> from torchelmo.train.config import PretrainConfig
+    >>> from torchelmo.lm.config import PretrainConfig
     >>> override({"epochs": 1, "seed": 2}, ["hours=8", "out=2018"], PretrainConfig)
     {'seed': 2, 'hours': 8, 'out': '2018'}
     """
@@ -176,3 +176,17 @@ def _convert_sequence(origin: type, arguments: tuple[Any, ...], value: Any, wher
 
 def _what_is(path: Path) -> str:
     return "a directory" if path.is_dir() else "no such file"
+
+
+def require_positive(config: Any, *names: str) -> None:
+    """Each of these fields is at least 1."""
+    for name in names:
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{name} must be at least 1, got {getattr(config, name)}.")
+
+
+def require_share(config: Any, *names: str) -> None:
+    """Each of these fields is a share that leaves something: a dropout."""
+    for name in names:
+        if not 0 <= getattr(config, name) < 1:
+            raise ConfigError(f"{name} must be at least 0 and below 1, got {getattr(config, name)}.")

@@ -8,9 +8,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from torchelmo.bilm.fast.cache import WordVectors
 from torchelmo.bilm.model import BiLM
-from torchelmo.bilm.word_vectors import WordVectors
-from torchelmo.embedding import Embedding, Layers, Sentence, Vectors, check_tokens, token_ids
+from torchelmo.embedder import Embedding, Layers, Sentence, Vectors, check_tokens, token_ids
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.mix import ScalarMix
 from torchelmo.progress import progress as show_progress

@@ -31,3 +31,7 @@ class OutputExistsError(OutputError, FileExistsError):
 
 class TrainingError(TorchelmoError, RuntimeError):
     """A training run cannot go on; what it had saved is still there."""
+
+
+class WrongCallError(TorchelmoError, ValueError):
+    """The arguments cannot be followed as they are; nothing was begun."""

@@ -6,9 +6,8 @@ import json
 import pytest
 from tiny_senses import BOW_GESTURE, BOW_KNOT, BOW_WEAPON, DISPLAY, SHOW, TAKE_PART, TEST, TRAIN, as_xml, write_all
 
-from torchelmo.analysis import sense_xml
-from torchelmo.analysis.sense_data import read_tagged
-from torchelmo.analysis.tagged import TaggedWord
+from torchelmo.analysis import senses as sense_xml
+from torchelmo.analysis.senses import TaggedWord, read_tagged
 from torchelmo.errors import ConfigError, InputError
 
 

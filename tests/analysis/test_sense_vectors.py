@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from torchelmo.analysis.sense_vectors import SenseMeans, SenseOccurrences
+from torchelmo.analysis.wsd import SenseMeans, SenseOccurrences
 from torchelmo.errors import ConfigError
 
 

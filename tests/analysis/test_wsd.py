@@ -7,11 +7,8 @@ import pytest
 from tiny_senses import BOW_GESTURE, BOW_KNOT, BOW_WEAPON, GOOD, SELDOM, SOUND, TAKE_PART, TEST, TRAIN, write_all
 
 from torchelmo import Elmo
-from torchelmo.analysis.sense_data import read_tagged
-from torchelmo.analysis.sense_vectors import SenseMeans
-from torchelmo.analysis.senses import read_senses
-from torchelmo.analysis.tagged import TaggedSentence, TaggedWord
-from torchelmo.analysis.wsd import disambiguate, learn, needed
+from torchelmo.analysis.senses import TaggedSentence, TaggedWord, read_senses, read_tagged
+from torchelmo.analysis.wsd import SenseMeans, disambiguate, learn, needed
 from torchelmo.errors import ConfigError
 
 

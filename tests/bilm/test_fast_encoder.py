@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchelmo import BiLMConfig
-from torchelmo.bilm.char_cnn import CharCNN
-from torchelmo.bilm.fast_encoder import FastEncoder
-from torchelmo.bilm.word_vectors import WordVectors
+from torchelmo.bilm.encoder import CharCNN
+from torchelmo.bilm.fast.cache import WordVectors
+from torchelmo.bilm.fast.encoder import FastEncoder
 from torchelmo.text.characters import CharacterEncoder
 
 

@@ -6,7 +6,7 @@ from torch.autograd import gradcheck
 from torch.func import functional_call
 
 from torchelmo import BiLM, BiLMConfig, Elmo
-from torchelmo.bilm.char_cnn import CharCNN, WordEmbedding
+from torchelmo.bilm.encoder import CharCNN, WordEmbedding
 from torchelmo.bilm.lstm import LSTMState, ProjectedLSTM
 from torchelmo.bilm.model import BiLMState
 

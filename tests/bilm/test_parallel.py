@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from torchelmo.bilm.parallel import in_parallel
+from torchelmo.runtime import in_parallel
 
 CPU = torch.device("cpu")
 

@@ -5,8 +5,8 @@ import logging
 import pytest
 import torch
 
-from torchelmo.bilm import products
-from torchelmo.bilm.products import HalfProduct, PackedForMany, PackedProduct, PlainProduct, choose_product
+from torchelmo.bilm.fast import products
+from torchelmo.bilm.fast.products import HalfProduct, PackedForMany, PackedProduct, PlainProduct, choose_product
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4, 33])

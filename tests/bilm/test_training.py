@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from torchelmo import BiLM, BiLMConfig
-from torchelmo.bilm.char_cnn import CharCNN
+from torchelmo.bilm.encoder import CharCNN
+from torchelmo.bilm.fast.encoder import encode_types
+from torchelmo.bilm.fast.training import TrainingOutput, _clip_backward, run_layer, run_training
 from torchelmo.bilm.lstm import LSTMState, ProjectedLSTM
 from torchelmo.bilm.model import BiLMState
-from torchelmo.bilm.training import TrainingOutput, run_training
-from torchelmo.bilm.training_cnn import encode_types
-from torchelmo.bilm.training_lstm import _clip_backward, run_layer
 from torchelmo.errors import InputError
 from torchelmo.text.characters import CharacterEncoder
 

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchelmo.bilm import unique
-from torchelmo.bilm.unique import unique_rows
+from torchelmo.bilm.fast import encoder as unique
+from torchelmo.bilm.fast.encoder import unique_rows
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=3, max_size=3), max_size=20))

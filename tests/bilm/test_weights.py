@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 import torchelmo
 from torchelmo import BiLM, BiLMConfig
-from torchelmo.bilm import weights
 from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, TorchelmoError, WeightsError
+from torchelmo.formats import load as weights
 from torchelmo.text.vocabulary import Vocabulary
 
 SHAPE = {"char_dim": 2, "filters": ((1, 2), (2, 3)), "max_characters": 6, "projection_dim": 4, "cell_dim": 5}

@@ -23,9 +23,7 @@ LINES = [
     "the last of them",
 ]
 # The real program, which commits after every line.
-COMMITTING = (
-    "import torchelmo.cli.embed_lines as lines; lines.COMMIT_SECONDS = 0.0; from torchelmo.cli import main; main()"
-)
+COMMITTING = "import torchelmo.bulk.job as lines; lines.COMMIT_SECONDS = 0.0; from torchelmo.cli import main; main()"
 
 
 @pytest.fixture(autouse=True, scope="session")

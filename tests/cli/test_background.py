@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from torchelmo.cli.background import in_background
+from torchelmo.bulk.job import in_background
 
 
 def test_items_are_written_in_order_by_another_thread():

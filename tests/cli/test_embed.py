@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 
 import torchelmo
 from torchelmo import Elmo
-from torchelmo.cli import outputs
+from torchelmo.bulk import outputs
 
 from .conftest import LINES
 

@@ -15,7 +15,8 @@ import h5py
 import pytest
 
 from torchelmo import BiLM
-from torchelmo.cli import embed_lines, outputs
+from torchelmo.bulk import job as embed_lines
+from torchelmo.bulk import outputs
 
 from .conftest import LINES
 from .test_embed import assert_equal, read

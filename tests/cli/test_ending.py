@@ -9,9 +9,10 @@ import pytest
 import typer
 
 from torchelmo import BiLMConfig, __version__
-from torchelmo.cli import app, ending
-from torchelmo.cli.ending import WrongCallError, run
-from torchelmo.errors import OutputError, OutputExistsError
+from torchelmo.cli import app
+from torchelmo.cli import exit as ending
+from torchelmo.cli.exit import run
+from torchelmo.errors import OutputError, OutputExistsError, WrongCallError
 
 
 def test_version(call):

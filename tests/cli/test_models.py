@@ -14,7 +14,7 @@ from official_files import WORDS, random_official
 import torchelmo
 from torchelmo import BiLM
 from torchelmo.bilm.tensors import own_tensors
-from torchelmo.bilm.weights import PRETRAINED
+from torchelmo.formats.load import PRETRAINED
 
 
 @pytest.fixture

@@ -6,11 +6,9 @@ import pytest
 import torch
 
 from torchelmo import BiLM, BiLMConfig
+from torchelmo.lm.corpus import Corpus
+from torchelmo.lm.predict import perplexity, substitutes, surprisal
 from torchelmo.text.vocabulary import Vocabulary
-from torchelmo.train.corpus import Corpus
-from torchelmo.train.evaluate import perplexity
-from torchelmo.train.substitutes import substitutes
-from torchelmo.train.surprisal import surprisal
 
 WORDS = ["<S>", "</S>", "<UNK>", "the", "bow", "and", "arrow", "."]
 

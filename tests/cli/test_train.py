@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import torchelmo
 from torchelmo.config import config_to_dict
-from torchelmo.train.checkpoint import checkpoints
+from torchelmo.runs.checkpoint import checkpoints
 
 TINY = Path(__file__).parents[2] / "experiments" / "pretrain" / "tiny.toml"
 
@@ -138,7 +138,7 @@ def test_a_trained_model_gives_the_same_vectors_in_the_compat_module(call, toml,
 
 
 def write_wide(folder):
-    from torchelmo.train.writer import write_corpus
+    from torchelmo.lm.corpus import write_corpus
 
     write_corpus(folder / "wide", sentences(100), vocab_size=100)
     return folder / "wide"

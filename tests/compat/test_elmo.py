@@ -181,7 +181,7 @@ def test_one_file_alone_is_refused(files):
 
 def test_without_files_it_is_the_model_of_the_package(bilm, tmp_path, monkeypatch):
     bilm.save(tmp_path / "english-small")
-    monkeypatch.setattr("torchelmo.bilm.weights.PRETRAINED", tmp_path)
+    monkeypatch.setattr("torchelmo.formats.load.PRETRAINED", tmp_path)
     vectors = ElmoTokenEmbedder(dropout=0.0)(batch_to_ids(BATCH))
     torch.testing.assert_close(vectors.detach(), core_vectors(bilm, BATCH).mixes[0], rtol=0, atol=2e-6)
 

@@ -8,7 +8,7 @@ import pytest
 from tiny_tasks import write_pos
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from torchelmo.train.signals import Stop
+from torchelmo.runs.signals import Stop
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from torchelmo.errors import ConfigError
-from torchelmo.tasks.average import MovingAverage
-from torchelmo.tasks.batches import scoring_batches, training_batches
-from torchelmo.tasks.config import CharactersConfig, TaskConfig, TaskOptimConfig, WordsConfig
+from torchelmo.runs.config import TaskOptimConfig
+from torchelmo.runs.optim import MovingAverage
+from torchelmo.tasks.config import CharactersConfig, TaskConfig, WordsConfig
+from torchelmo.text.batching import scoring_batches, training_batches
 
 LENGTHS = [(7 * i) % 31 + 1 for i in range(500)]
 

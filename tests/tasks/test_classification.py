@@ -3,8 +3,7 @@
 import pytest
 
 from torchelmo.tasks.classification import Prediction
-from torchelmo.tasks.nli import Nli
-from torchelmo.tasks.nli.data import LABELS, NliExample
+from torchelmo.tasks.nli import LABELS, Nli, NliExample
 
 TASK = Nli()
 GOLD = ["entailment", "entailment", "neutral", "contradiction"]

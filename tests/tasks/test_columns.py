@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from torchelmo.errors import InputError, MissingFileError
-from torchelmo.tasks.columns import malformed, read_columns
+from torchelmo.text.reading import malformed, read_columns
 
 
 def write(path, text):

@@ -10,11 +10,11 @@ import torch
 
 from torchelmo import BiLM, BiLMConfig, Elmo
 from torchelmo.errors import ConfigError
-from torchelmo.tasks.elmo_layers import ElmoConfig, ElmoLayers
-from torchelmo.tasks.inputs import TokenInput
-from torchelmo.tasks.layers.characters import TokenCharCNN
-from torchelmo.tasks.layers.word_vectors import WordEmbedding
-from torchelmo.train.signals import Stop
+from torchelmo.runs.signals import Stop
+from torchelmo.tasks.config import ElmoConfig
+from torchelmo.tasks.elmo import ElmoLayers
+from torchelmo.tasks.inputs import TokenCharCNN, TokenInput
+from torchelmo.tasks.words import WordEmbedding
 
 SENTENCES = [["I", "took", "a", "bow"], ["bow", "and", "arrow"], ["Zürich"], ["I", "took", "a", "bow"], ["the", "end"]]
 ROOM = {"memory": (100, 0), "disk": (0, 100), "none": (0, 0), "memory and disk": (4, 5), "partly": (3, 2)}

@@ -7,8 +7,8 @@ import pytest
 
 from torchelmo.config import build_config, load_config
 from torchelmo.tasks.config import TaskConfig
-from torchelmo.tasks.registry import find_task
 from torchelmo.tasks.table import read_table
+from torchelmo.tasks.task import find_task
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "tasks"
 FILES = sorted(FOLDER.glob("*.toml"))

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_tasks import pos_config, tagged, write_pos, write_vectors
 
-from torchelmo.bilm.weights import load_folder
 from torchelmo.errors import ConfigError, MissingFileError, WeightsError
+from torchelmo.formats.load import load_folder
 from torchelmo.tasks import load, train
 from torchelmo.tasks.tagging import Tagged
 from torchelmo.tasks.task import Source

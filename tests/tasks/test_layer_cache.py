@@ -7,7 +7,7 @@ import tempfile
 import numpy as np
 import pytest
 
-from torchelmo.tasks.layer_cache import LayerCache
+from torchelmo.tasks.elmo import LayerCache
 
 SENTENCES = [["a", "bow"], ["one"], ["three", "more", "words"], ["so", "four", "of", "them"], []]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from torchelmo.errors import ConfigError
-from torchelmo.tasks.registry import TASKS, find_task
+from torchelmo.tasks.task import TASKS, find_task
 
 
 @pytest.mark.parametrize("name", ["ner", "pos"])

@@ -12,14 +12,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_tasks import pos_config, write_pos, write_vectors
 
-from torchelmo.bilm import weights
-from torchelmo.bilm.weights import DEFAULT_MODEL, load_folder
 from torchelmo.config import config_to_dict
 from torchelmo.errors import ConfigError, WeightsError
+from torchelmo.formats import load as weights
+from torchelmo.formats.load import DEFAULT_MODEL, load_folder
+from torchelmo.runs.checkpoint import checkpoints
+from torchelmo.runs.signals import Stop
 from torchelmo.tasks import load, train
 from torchelmo.tasks.resume import find_finished
-from torchelmo.train.checkpoint import checkpoints
-from torchelmo.train.signals import Stop
 
 
 def outcome(folder):

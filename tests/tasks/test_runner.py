@@ -11,17 +11,17 @@ from safetensors.torch import load_file
 from tiny_tasks import TAGS, pos_config, write_ner, write_pos, write_vectors
 
 from torchelmo import BiLM, BiLMConfig
-from torchelmo.bilm.weights import load_folder
 from torchelmo.config import build_config
 from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputExistsError, TrainingError
+from torchelmo.formats.load import load_folder
+from torchelmo.runs.checkpoint import checkpoints
+from torchelmo.runs.config import TaskOptimConfig
+from torchelmo.runs.signals import Stop
 from torchelmo.tasks import load, train
-from torchelmo.tasks.config import TaskConfig, TaskOptimConfig
-from torchelmo.tasks.layers.word_vectors import read_vectors
-from torchelmo.tasks.runner import train_seeds
-from torchelmo.tasks.start import start
+from torchelmo.tasks.config import TaskConfig
+from torchelmo.tasks.runner import start, train_seeds
+from torchelmo.tasks.words import read_vectors
 from torchelmo.text.vocabulary import Vocabulary
-from torchelmo.train.checkpoint import checkpoints
-from torchelmo.train.signals import Stop
 
 ELMO_BILM = "inputs.elmo.elmo.bilm."
 

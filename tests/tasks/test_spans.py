@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchelmo.errors import InputError
-from torchelmo.tasks.spans import Span, allowed_transitions, from_bio, spans_of, tags_of, to_bio
+from torchelmo.tasks.tagging import Span, allowed_transitions, from_bio, spans_of, tags_of, to_bio
 
 PREFIXED = ["B-X", "I-X", "E-X", "S-X", "B-Y-Z", "I-Y-Z", "E-Y-Z", "S-Y-Z"]
 

@@ -6,11 +6,10 @@ import pytest
 import torch
 from tiny_tasks import pos_config
 
-from torchelmo.tasks.average import MovingAverage
-from torchelmo.tasks.start import start
-from torchelmo.tasks.step import take_step
-from torchelmo.tasks.weights import trained_parameters
-from torchelmo.train.signals import Stop
+from torchelmo.runs.optim import MovingAverage
+from torchelmo.runs.signals import Stop
+from torchelmo.tasks.runner import start, take_step
+from torchelmo.tasks.trained import trained_parameters
 
 
 @pytest.fixture

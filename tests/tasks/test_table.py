@@ -13,13 +13,12 @@ from tiny_tasks import pos_settings, write_ner, write_pos, write_toml
 
 from torchelmo.config import load_config
 from torchelmo.errors import ConfigError, InputError, TrainingError
+from torchelmo.runs.checkpoint import checkpoints
 from torchelmo.tasks import table as tables
 from torchelmo.tasks import train
 from torchelmo.tasks.config import TaskConfig
-from torchelmo.tasks.result import Result, read_result, summarise
-from torchelmo.tasks.table import Cell, Column, Row, Table, read_table, run_table, to_markdown, write_table
-from torchelmo.tasks.table_jobs import Job
-from torchelmo.train.checkpoint import checkpoints
+from torchelmo.tasks.table import Cell, Column, Job, Row, Table, read_table, run_table, to_markdown, write_table
+from torchelmo.tasks.trained import Result, read_result, summarise
 
 TOML = """
 title = "Two tasks"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchelmo.tasks.treebank import unescape
+from torchelmo.text.reading import unescape
 
 
 @pytest.mark.parametrize(

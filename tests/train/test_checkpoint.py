@@ -12,10 +12,10 @@ from tiny_runs import tiny_config
 
 import torchelmo
 from torchelmo.errors import OutputError, WeightsError
-from torchelmo.train import checkpoint as files
-from torchelmo.train.distributed import World
-from torchelmo.train.loop import pretrain
-from torchelmo.train.run import open_run
+from torchelmo.lm.loop import pretrain
+from torchelmo.lm.run import open_run
+from torchelmo.runs import checkpoint as files
+from torchelmo.runs.distributed import World
 
 
 @pytest.fixture(scope="module")

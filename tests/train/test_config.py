@@ -8,7 +8,8 @@ from tiny_runs import tiny_config
 
 from torchelmo.config import build_config, config_to_dict, load_config
 from torchelmo.errors import ConfigError
-from torchelmo.train.config import Every, OptimConfig, PretrainConfig, first_difference
+from torchelmo.lm.config import PretrainConfig, first_difference
+from torchelmo.runs.config import Every, OptimConfig
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments" / "pretrain"
 BASE = {"data": "data", "out": "out", "steps": 1}

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError
+from torchelmo.lm.corpus import Corpus, write_corpus
 from torchelmo.text.characters import CharacterEncoder
 from torchelmo.text.vocabulary import Vocabulary
-from torchelmo.train.corpus import Corpus
-from torchelmo.train.writer import write_corpus
 
 TRAIN = [["a", "bow", "and", "a", "rose"], ["a", "rose"], ["Ærø", "x" * 10_000]]
 HELDOUT = [["a", "new", "bow"]]

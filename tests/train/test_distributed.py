@@ -13,19 +13,19 @@ from torch import nn
 
 from torchelmo.config import config_to_dict
 from torchelmo.errors import ConfigError
-from torchelmo.train.checkpoint import checkpoints
-from torchelmo.train.distributed import World, choose_device, parallel
-from torchelmo.train.loop import pretrain
-from torchelmo.train.metrics import read_evaluations
+from torchelmo.lm.loop import pretrain
+from torchelmo.runs.checkpoint import checkpoints
+from torchelmo.runs.distributed import World, choose_device, parallel
+from torchelmo.runs.metrics import read_evaluations
 
 # In float64 the order of sums is seen only far behind the comma: what differs is a fault.
 SCRIPT = """
 import json, sys, torch
 torch.set_default_dtype(torch.float64)
 from torchelmo.config import build_config
-from torchelmo.train.config import PretrainConfig
-from torchelmo.train.distributed import joined
-from torchelmo.train.loop import pretrain
+from torchelmo.lm.config import PretrainConfig
+from torchelmo.runs.distributed import joined
+from torchelmo.lm.loop import pretrain
 with joined("cpu"):
     for settings in json.load(open(sys.argv[1])):
         pretrain(build_config(PretrainConfig, settings), resume=True)

@@ -9,10 +9,8 @@ from oracle import Oracle
 
 from torchelmo import BiLM, BiLMConfig
 from torchelmo.errors import ConfigError, InputError
+from torchelmo.lm.predict import perplexity, substitutes, surprisal
 from torchelmo.text.vocabulary import Vocabulary
-from torchelmo.train.evaluate import perplexity
-from torchelmo.train.substitutes import substitutes
-from torchelmo.train.surprisal import surprisal
 
 WORDS = ["<S>", "</S>", "<UNK>", "the", "bow", "and", "arrow", "rose"]
 TEXT = [["the", "bow", "and", "the", "quiver"], [], ["arrow"], ["rose", "and", "bow", "Ærø"]]
@@ -142,7 +140,7 @@ def test_batches_do_not_change_perplexity(bilm, state):
 
 def test_a_small_budget_of_logits_changes_nothing(bilm, monkeypatch):
     whole = perplexity(bilm, TEXT)
-    monkeypatch.setattr("torchelmo.train.predict._LOGITS", 2 * len(WORDS))
+    monkeypatch.setattr("torchelmo.lm.predict._LOGITS", 2 * len(WORDS))
     assert perplexity(bilm, TEXT)[:3] == pytest.approx(whole[:3], rel=1e-5)
 
 

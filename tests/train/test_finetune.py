@@ -7,9 +7,9 @@ from tiny_runs import NAMES, VERBS, sentences, tiny_config
 
 import torchelmo
 from torchelmo.errors import ConfigError, InputError, OutputExistsError
-from torchelmo.train.evaluate import perplexity
-from torchelmo.train.finetune import fine_tune
-from torchelmo.train.loop import pretrain
+from torchelmo.lm.finetune import fine_tune
+from torchelmo.lm.loop import pretrain
+from torchelmo.lm.predict import perplexity
 
 QUICK = ["batch_size=8", "unroll=5", "epochs=2", "dropout=0.0", "log_every=10", "curve=false"]
 

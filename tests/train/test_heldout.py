@@ -6,10 +6,9 @@ import pytest
 from tiny_runs import tiny_config
 
 from torchelmo.errors import InputError
-from torchelmo.train.corpus import Corpus
-from torchelmo.train.heldout import HeldOut, spread
-from torchelmo.train.run import Run
-from torchelmo.train.writer import write_corpus
+from torchelmo.lm.corpus import Corpus, write_corpus
+from torchelmo.lm.loop import HeldOut, spread
+from torchelmo.lm.run import Run
 
 WIKI = [["wiki", str(i)] for i in range(60)]
 BOOKS = [["book", str(i)] for i in range(30)]

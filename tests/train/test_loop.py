@@ -9,14 +9,14 @@ import torch
 from tiny_runs import MODEL, sentences, tiny_config, write_data
 
 import torchelmo
-from torchelmo.bilm.training import run_training
+from torchelmo.bilm.fast.training import run_training
 from torchelmo.errors import ConfigError, OutputExistsError, TrainingError
-from torchelmo.train.distributed import World
-from torchelmo.train.evaluate import perplexity
-from torchelmo.train.loop import pretrain, train
-from torchelmo.train.metrics import Report
-from torchelmo.train.run import Run, open_run
-from torchelmo.train.signals import Stop
+from torchelmo.lm.loop import pretrain, train
+from torchelmo.lm.predict import perplexity
+from torchelmo.lm.run import Run, open_run
+from torchelmo.runs.distributed import World
+from torchelmo.runs.metrics import Report
+from torchelmo.runs.signals import Stop
 
 WORLD = World()
 
@@ -235,7 +235,7 @@ def test_it_stops_when_held_out_perplexity_no_longer_falls(data, tmp_path):
 
 
 def test_text_without_a_held_out_part_trains_too(tmp_path):
-    from torchelmo.train.writer import write_corpus
+    from torchelmo.lm.corpus import write_corpus
 
     write_corpus(tmp_path / "data", sentences(50), vocab_size=100, max_characters=8)
     assert pretrain(tiny_config(tmp_path / "data", tmp_path / "run", steps=2)).heldout is None

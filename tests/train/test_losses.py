@@ -13,8 +13,8 @@ import torchelmo
 from torchelmo import BiLM, BiLMConfig
 from torchelmo.bilm.softmax import AdaptiveSoftmax, Softmax
 from torchelmo.errors import ConfigError, InputError
-from torchelmo.train import cross_entropy
-from torchelmo.train.losses import LOSSES, Negatives, Sampler, touched_rows
+from torchelmo.lm import losses as cross_entropy
+from torchelmo.lm.losses import LOSSES, Negatives, Sampler, touched_rows
 
 N_WORDS, DIM = 11, 4
 Array = np.ndarray[Any, Any]

@@ -5,8 +5,8 @@ import json
 import pytest
 from tiny_runs import tiny_config
 
-from torchelmo.train.loop import pretrain
-from torchelmo.train.metrics import Metrics, Report, draw_curve, duration, perplexity_of, read_metrics
+from torchelmo.lm.loop import pretrain
+from torchelmo.runs.metrics import Metrics, Report, draw_curve, duration, perplexity_of, read_metrics
 
 REPORT = Report(
     step=7,

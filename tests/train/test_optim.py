@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from torchelmo.errors import ConfigError, WeightsError
-from torchelmo.train.config import OptimConfig
-from torchelmo.train.optim import (
+from torchelmo.runs.config import OptimConfig
+from torchelmo.runs.optim import (
     build_optimizer,
     clip_gradients,
     learning_rate,

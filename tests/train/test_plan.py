@@ -3,10 +3,9 @@
 import pytest
 from tiny_runs import tiny_config
 
-from torchelmo.train import plan as planning
-from torchelmo.train.distributed import World
-from torchelmo.train.loop import train
-from torchelmo.train.plan import make_plan
+from torchelmo.lm import loop as planning
+from torchelmo.lm.loop import make_plan, train
+from torchelmo.runs.distributed import World
 
 
 def test_a_plan_tells_and_leaves_nothing(data, tmp_path):

@@ -15,11 +15,11 @@ import time
 import pytest
 
 from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, OutputExistsError, TorchelmoError
+from torchelmo.lm import prepare as blocks
+from torchelmo.lm.corpus import Corpus
+from torchelmo.lm.prepare import describe, prepare
 from torchelmo.text.tokenize import Tokenizer
 from torchelmo.text.vocabulary import Vocabulary
-from torchelmo.train import blocks
-from torchelmo.train.corpus import Corpus
-from torchelmo.train.prepare import describe, prepare
 
 PARAGRAPHS = [
     "He took a bow. The bow and the arrow weren't his!",
@@ -290,7 +290,7 @@ def test_a_killed_run_leaves_nothing_that_looks_finished_and_no_workers(lines, t
     (tmp_path / "many.txt").write_text(lines.read_text(encoding="utf-8") * 20_000, encoding="utf-8")
     command = f"""
 if __name__ == "__main__":
-    from torchelmo.train.prepare import prepare
+    from torchelmo.lm.prepare import prepare
     prepare([{str(tmp_path / "many.txt")!r}], {str(tmp_path / "data")!r}, pretokenized=True, workers=2)
 """
     script = tmp_path / "script.py"

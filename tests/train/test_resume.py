@@ -10,11 +10,11 @@ from dataclasses import replace
 import pytest
 from tiny_runs import tiny_config
 
-from torchelmo.train.checkpoint import checkpoints
-from torchelmo.train.distributed import World
-from torchelmo.train.loop import pretrain, train
-from torchelmo.train.run import open_run
-from torchelmo.train.signals import Stop
+from torchelmo.lm.loop import pretrain, train
+from torchelmo.lm.run import open_run
+from torchelmo.runs.checkpoint import checkpoints
+from torchelmo.runs.distributed import World
+from torchelmo.runs.signals import Stop
 
 WORDS = {"input": "words", "tied_softmax": True, "projection_dim": 6, "cell_dim": 8}
 
@@ -71,7 +71,7 @@ def kill_and_resume(data, tmp_path, n_kills, seed):
     # Children of a server that has imported everything (PyTorch imports its compiler at the first step) start at
     # once, and share no thread with this process.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torchelmo.train.loop", "safetensors.torch", "torch._dynamo"])
+    context.set_forkserver_preload(["torchelmo.lm.loop", "safetensors.torch", "torch._dynamo"])
     pick, kills, resumed_from = random.Random(seed), 0, []
     while kills < n_kills or saved_step(config.out) < config.steps:
         before = saved_step(config.out)

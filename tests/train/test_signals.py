@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from torchelmo.train.signals import Stop
+from torchelmo.runs.signals import Stop
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

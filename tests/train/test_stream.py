@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchelmo.errors import InputError
-from torchelmo.train.corpus import BEGIN_ID, END_ID, UNKNOWN_ID
-from torchelmo.train.stream import Stream, Window
-from torchelmo.train.writer import write_corpus
+from torchelmo.lm.corpus import BEGIN_ID, END_ID, UNKNOWN_ID, write_corpus
+from torchelmo.lm.stream import Stream, Window
 
 
 @pytest.fixture(scope="module")

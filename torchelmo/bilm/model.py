@@ -11,15 +11,14 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from torchelmo.bilm.char_cnn import CharCNN, WordEmbedding
 from torchelmo.bilm.config import BiLMConfig
-from torchelmo.bilm.fast_encoder import FastEncoder
+from torchelmo.bilm.encoder import CharCNN, WordEmbedding
+from torchelmo.bilm.fast.cache import Watch, WeightsKey
+from torchelmo.bilm.fast.encoder import FastEncoder, unique_rows
+from torchelmo.bilm.fast.inference import PackedBiLM
+from torchelmo.bilm.fast.products import Precision
 from torchelmo.bilm.lstm import LSTMState, ProjectedLSTM
-from torchelmo.bilm.packed import PackedBiLM
-from torchelmo.bilm.products import Precision
 from torchelmo.bilm.softmax import AdaptiveSoftmax, Softmax
-from torchelmo.bilm.unique import unique_rows
-from torchelmo.bilm.watch import Watch, WeightsKey
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.text.characters import CharacterEncoder
 from torchelmo.text.vocabulary import BEGIN, END, Vocabulary
@@ -261,7 +260,7 @@ class BiLM(nn.Module):
 
     def save(self, folder: str | Path, dtype: torch.dtype | None = None) -> None:
         """Write a model folder: config.json + model.safetensors (+ vocab.txt). `dtype` may be float16."""
-        from torchelmo.bilm.weights import save_folder  # the file formats know the model, not the other way
+        from torchelmo.formats.load import save_folder
 
         save_folder(self, folder, dtype)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from torchelmo.bilm.initialise import normal_
+from torchelmo.bilm.encoder import normal_
 from torchelmo.errors import ConfigError
 
 _SHRINK = 4  # each cluster of rarer words has a fourth of the dimensions of the one before

@@ -1,10 +1,14 @@
-"""The tensors of a biLM by name: what the file formats share."""
+"""A biLM by its content, wherever its files are."""
+
+import hashlib
+import json
 
 import torch
 from torch import Tensor
 
 from torchelmo.bilm.model import BiLM
 from torchelmo.bilm.softmax import Softmax
+from torchelmo.config import config_to_dict
 from torchelmo.errors import WeightsError
 
 
@@ -29,3 +33,15 @@ def check_finite(tensor: Tensor, where: str) -> None:
     """NaN or Inf in a weight would silently make every vector NaN."""
     if not bool(torch.isfinite(tensor).all()):
         raise WeightsError(f"{where}: expected finite numbers, found NaN or Inf. The file is from a failed run.")
+
+
+def fingerprint(bilm: BiLM) -> str:
+    """Models that have this in common give the same vectors."""
+    digest = hashlib.sha256(json.dumps(config_to_dict(bilm.config), sort_keys=True).encode())
+    for name, tensor in sorted(own_tensors(bilm).items()):
+        if not name.startswith("softmax."):
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().data.cast("B"))
+    if bilm.vocabulary is not None and bilm.config.input == "words":
+        digest.update("\n".join(bilm.vocabulary).encode())
+    return digest.hexdigest()

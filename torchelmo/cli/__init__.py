@@ -10,8 +10,11 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from torchelmo.cli import analyse, embed, measure, models, prepare, task, train
-from torchelmo.cli.ending import echo, run, speak_utf8
+from torchelmo.cli import analyse, embed, models, task
+from torchelmo.cli import lm as measure
+from torchelmo.cli import lm as prepare
+from torchelmo.cli import lm as train
+from torchelmo.cli.exit import echo, run, speak_utf8
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "embed": embed.embed,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchelmo.cli.embed import load_elmo
-from torchelmo.cli.ending import echo
+from torchelmo.cli.exit import echo
 from torchelmo.errors import InputError
 from torchelmo.files import require_file
 
@@ -54,9 +54,8 @@ def wsd(
     A sense is the mean of its vectors in the training data, or --neighbours has them vote one by one; where there
     is no sense of a lemma, WordNet's first sense is the answer. F1 is that of the unified evaluation framework.
     """
-    from torchelmo.analysis.sense_data import read_tagged
-    from torchelmo.analysis.senses import read_senses
-    from torchelmo.analysis.vectors import choose_layers
+    from torchelmo.analysis.neighbours import choose_layers
+    from torchelmo.analysis.senses import read_senses, read_tagged
     from torchelmo.analysis.wsd import disambiguate, needed
     from torchelmo.progress import progress
 

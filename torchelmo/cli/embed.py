@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from torchelmo.cli.embed_lines import LAYERS, Settings, check_size, embed_lines, put_together
-from torchelmo.cli.ending import WrongCallError, echo
-from torchelmo.cli.outputs import FORMATS
-from torchelmo.cli.spool import Spool
+from torchelmo.bulk.job import LAYERS, Settings, check_size, embed_lines, put_together
+from torchelmo.bulk.outputs import FORMATS
+from torchelmo.bulk.partial import Spool
+from torchelmo.cli.exit import echo
 from torchelmo.config import suggest
-from torchelmo.errors import InputError
+from torchelmo.errors import InputError, WrongCallError
 from torchelmo.files import read_lines, require_file
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def embed(
     elmo = load_elmo(model, device)
     _check_layers(layers, elmo.bilm.config.n_layers)
     # Not before the call is checked: PyTorch takes seconds.
-    from torchelmo.bilm.fingerprint import fingerprint
+    from torchelmo.bilm.tensors import fingerprint
     from torchelmo.text.tokenize import tokenizer_for
 
     if tokenize is not None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from torchelmo.cli.ending import WrongCallError, echo
+from torchelmo.cli.exit import echo
 from torchelmo.config import config_to_dict
-from torchelmo.errors import OutputError
+from torchelmo.errors import OutputError, WrongCallError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +38,7 @@ def info(
 ) -> None:
     """Show what a model is: shape, parameters, vocabulary, origin, and where its card is."""
     from torchelmo import load
-    from torchelmo.bilm.weights import DEFAULT_MODEL
+    from torchelmo.formats.load import DEFAULT_MODEL
 
     model = model or DEFAULT_MODEL
     about = describe(load(model), model)
@@ -113,7 +113,7 @@ def describe(bilm: "BiLM", model: str) -> dict[str, Any]:
 
 def find_folder(model: str) -> Path:
     """Where the files of a model are that `load` takes."""
-    from torchelmo.bilm.weights import PRETRAINED
+    from torchelmo.formats.load import PRETRAINED
 
     return Path(model) if Path(model).exists() else PRETRAINED / model
 

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from torchelmo.cli.ending import WrongCallError, echo, stopped
-from torchelmo.cli.train import check_resume
+from torchelmo.cli.exit import echo, stopped
+from torchelmo.cli.lm import check_resume
+from torchelmo.errors import WrongCallError
 
 Place = Literal["none", "input", "output", "both"]
 _OF_ELMO = {
@@ -56,11 +57,11 @@ def train(
     sentence; its layers are kept, so an epoch costs the task model only.
     """
     from torchelmo.config import build_config, override, read_toml
-    from torchelmo.memory import keep_freed_memory
+    from torchelmo.runs.signals import Stop
+    from torchelmo.runtime import keep_freed_memory
     from torchelmo.tasks.config import TaskConfig
-    from torchelmo.tasks.registry import find_task
     from torchelmo.tasks.runner import train_seeds
-    from torchelmo.train.signals import Stop
+    from torchelmo.tasks.task import find_task
 
     check_resume(resume, overwrite)
     given: dict[str, Any] = read_toml(config) if config else copy.deepcopy(dict(find_task(name).defaults))
@@ -191,7 +192,7 @@ def _refuse(flags: Mapping[str, Any], names: Mapping[str, str]) -> None:
 
 def _checkpoints(out: Path) -> list[tuple[Path, int]]:
     """Those of a run and of its seeds, with the time when they were written."""
-    from torchelmo.train.checkpoint import checkpoints
+    from torchelmo.runs.checkpoint import checkpoints
 
     found = [folder for run in (out, *sorted(out.glob("seed-*"))) for folder in checkpoints(run)]
     return [(folder, folder.stat().st_mtime_ns) for folder in found]

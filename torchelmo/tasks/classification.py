@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from torchelmo.tasks.counts import Counts, count, table
+from torchelmo.tasks.scores import Counts, count, table
 from torchelmo.tasks.task import Scores, Task, TaskModel
 
 

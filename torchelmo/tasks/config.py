@@ -1,14 +1,38 @@
 """The settings of a task run, as `torchelmo task train` reads them."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torchelmo.errors import ConfigError
-from torchelmo.tasks.elmo_layers import ElmoConfig
-from torchelmo.train.config import DEFAULT_RATES, Every, OptimConfig, OptimName
+from torchelmo.runs.config import Every, TaskOptimConfig
 
-TASK_RATES = {**DEFAULT_RATES, "adam": 1e-3, "adamw": 1e-3}  # where optim.lr is left out
+LAYERS = ("all", "top", "average")
+
+
+@dataclass(frozen=True)
+class ElmoConfig:
+    """[elmo]: where the biLM enters the task model, and which of its layers."""
+
+    place: Literal["none", "input", "output", "both"] = "none"
+    model: str = ""  # anything torchelmo.load takes; empty for the model inside the package
+    layers: str = "all"  # learns their weights; "top", "average" or the index of one, such as "1"
+    l2: float = 0.001  # λ of the penalty λ‖w‖² on the learned weights
+    layer_norm: bool = False
+    dropout: float = 0.5
+    unfreeze: bool = False  # train the biLM with the task; there is no cache then
+    memory_mb: float = 1000.0  # keep layers in so much memory,
+    disk_mb: float = 20_000.0  # more of them in a temporary file, and run the biLM again for the rest
+
+    def __post_init__(self) -> None:
+        if self.layers not in LAYERS and not re.fullmatch("[0-9]+", self.layers):
+            raise ConfigError(f"layers: expected {', '.join(LAYERS)} or the index of a layer, got {self.layers!r}.")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout must be at least 0 and below 1, got {self.dropout}.")
+        for name in ("l2", "memory_mb", "disk_mb"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}.")
 
 
 @dataclass(frozen=True)
@@ -41,24 +65,6 @@ class CharactersConfig:
         for name in ("char_dim", "width"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}.")
-
-
-@dataclass(frozen=True)
-class TaskOptimConfig(OptimConfig):
-    """[optim]: as in pre-training, with the defaults and the rates of task models."""
-
-    name: OptimName = "adam"
-    betas: tuple[float, float] = (0.9, 0.999)
-    halve_after: int = 0  # halve the rate after so many epochs without a new best; 0 for never
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.halve_after < 0:
-            raise ConfigError(f"halve_after must not be negative, got {self.halve_after}.")
-
-    @property
-    def peak(self) -> float:
-        return TASK_RATES[self.name] if self.lr is None else self.lr
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,48 @@
 """What every task model sees of a token: [word vector; character CNN; ELMo], each where it is wanted."""
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from torchelmo.errors import ConfigError
-from torchelmo.tasks.elmo_layers import ElmoLayers
-from torchelmo.tasks.layers.characters import TokenCharCNN
-from torchelmo.tasks.layers.padding import lengths_mask, pad_ids
-from torchelmo.tasks.layers.word_vectors import WordEmbedding
-from torchelmo.text.characters import CharacterEncoder
+from torchelmo.tasks.config import TaskConfig, WordsConfig
+from torchelmo.tasks.elmo import ElmoLayers
+from torchelmo.tasks.layers.basic import lengths_mask, pad_ids
+from torchelmo.tasks.words import VectorFile, WordEmbedding, read_vectors
+from torchelmo.text.characters import PADDING, CharacterEncoder
+
+
+class TokenCharCNN(nn.Module):
+    """(n_words, n_characters) ids in the layout of `CharacterEncoder` -> (n_words, n_filters), trained with the task.
+
+    Windows reach over the word's ends as if zeros stood there: any width suits any word, and padding changes nothing.
+    """
+
+    def __init__(self, *, char_dim: int = 16, n_filters: int = 128, width: int = 3) -> None:
+        super().__init__()
+        self.dim, self.width = n_filters, width
+        self.embedding = nn.Parameter(torch.empty(PADDING + 1, char_dim))
+        self.filters = nn.Linear(width * char_dim, n_filters)
+        bound = math.sqrt(3.0 / char_dim)
+        nn.init.uniform_(self.embedding, -bound, bound)
+        nn.init.xavier_uniform_(self.filters.weight, gain=nn.init.calculate_gain("relu"))
+        nn.init.zeros_(self.filters.bias)
+
+    def forward(self, char_ids: Tensor) -> Tensor:
+        real = (char_ids != 0) & (char_ids != PADDING)
+        left = (self.width - 1) // 2
+        padded = F.pad(char_ids.masked_fill(~real, 0), (left, self.width - 1 - left))
+        # Only windows around real characters are computed: most words are far shorter than the longest.
+        windows = padded.unfold(1, self.width, 1)[real]  # (n_windows, width)
+        embedded = F.embedding(windows, self.embedding) * (windows != 0).unsqueeze(2)
+        values = torch.relu(self.filters(embedded.flatten(1)))
+        words = real.nonzero()[:, :1].expand_as(values)
+        return values.new_zeros(len(char_ids), self.dim).scatter_reduce(0, words, values, "amax")
 
 
 class TokenVectors(NamedTuple):
@@ -66,3 +97,54 @@ class TokenInput(nn.Module):
         indices = pad_ids([[places[word] for word in row] for row in sentences], device=mask.device)
         gathered: Tensor = vectors[indices] if len(places) else vectors.new_zeros(*mask.shape, cnn.dim)
         return gathered.masked_fill(~mask.unsqueeze(-1), 0.0)
+
+
+def build_characters(config: TaskConfig) -> TokenCharCNN | None:
+    settings = config.characters
+    if not settings.n_filters:
+        return None
+    return TokenCharCNN(char_dim=settings.char_dim, n_filters=settings.n_filters, width=settings.width)
+
+
+def build_words(config: WordsConfig, sentences: Iterable[Sequence[str]]) -> WordEmbedding | None:
+    """Vectors from a file (and, where they are trained, for frequent words outside it), learned ones, or none."""
+    if config.vectors is None:
+        if not config.dim:
+            return None
+        frequent = _frequent(_count(sentences), config.min_count)
+        if not frequent:
+            raise ConfigError(
+                f"words.min_count: expected some words that come {config.min_count} times in the training data, found "
+                "none. Set a smaller number, or words.dim = 0 for no word vectors."
+            )
+        return WordEmbedding(frequent, dim=config.dim)
+    file = read_vectors(config.vectors, config.limit)
+    if config.dim not in (0, file.vectors.shape[1]):
+        raise ConfigError(
+            f"words.dim: expected {file.vectors.shape[1]}, the width of the vectors in {config.vectors}, or nothing; "
+            f"got {config.dim}."
+        )
+    if not config.trainable:
+        return WordEmbedding(file.words, file.vectors, n_fixed=len(file.words))
+    return _trainable_words(file, _count(sentences), config.min_count)
+
+
+def _trainable_words(file: VectorFile, counts: Counter[str], min_count: int) -> WordEmbedding:
+    """Words that the training data lacks would get no gradient: they are fixed, and no checkpoint holds them."""
+    known = set(file.words)
+    seen = {word if word in known else word.lower() for word in counts}
+    more = [word for word in _frequent(counts, min_count) if word not in known and word.lower() not in known]
+    extra = torch.randn(len(more), file.vectors.shape[1]) * file.vectors.std()
+    learned = [row for row, word in enumerate(file.words) if word in seen]
+    fixed = [row for row, word in enumerate(file.words) if word not in seen]
+    words = [*(file.words[row] for row in learned), *more, *(file.words[row] for row in fixed)]
+    vectors = torch.cat([file.vectors[learned], extra, file.vectors[fixed]])
+    return WordEmbedding(words, vectors, n_fixed=len(fixed))
+
+
+def _count(sentences: Iterable[Sequence[str]]) -> Counter[str]:
+    return Counter(word for sentence in sentences for word in sentence)
+
+
+def _frequent(counts: Counter[str], min_count: int) -> list[str]:
+    return sorted(word for word, count in counts.items() if count >= min_count)

@@ -1,19 +1,137 @@
 """Whether a run may begin in a folder, or go on with what the folder holds."""
 
+import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
+from torchelmo.bilm.model import BiLM
+from torchelmo.bilm.tensors import fingerprint as bilm_fingerprint
 from torchelmo.config import build_config, config_to_dict
-from torchelmo.errors import ConfigError, OutputExistsError
-from torchelmo.files import explaining
-from torchelmo.tasks.checkpoint import Progress, Saved, latest
+from torchelmo.errors import ConfigError, OutputExistsError, TorchelmoError, WeightsError
+from torchelmo.files import content_hash, explaining
+from torchelmo.formats.load import load as load_bilm
+from torchelmo.runs.checkpoint import checkpoints, clean, new_checkpoint
+from torchelmo.runs.optim import optimizer_tensors, restore_optimizer
 from torchelmo.tasks.config import TaskConfig
-from torchelmo.tasks.fingerprint import fingerprint
-from torchelmo.tasks.registry import find_task
-from torchelmo.tasks.result import Result, read_result, write_result
-from torchelmo.train.checkpoint import clean
+from torchelmo.tasks.task import Scores, TaskModel, find_task
+from torchelmo.tasks.trained import (
+    MixResult,
+    Result,
+    load_tensors,
+    read_result,
+    read_tensors,
+    save_tensors,
+    task_tensors,
+    trained_parameters,
+    write_result,
+)
+
+
+def fingerprint(config: TaskConfig, bilm: BiLM | None = None) -> dict[str, str]:
+    """A hash of each input, by the setting that names it; of the biLM (loaded unless given) only where ELMo enters."""
+    found = {"train": content_hash(config.train), "dev": content_hash(config.dev)}
+    if config.words.vectors is not None:
+        found["words.vectors"] = content_hash(config.words.vectors)
+    if config.elmo.place != "none":
+        found["elmo.model"] = bilm_fingerprint(bilm or load_bilm(config.elmo.model or None))
+    return found
+
+
+FORMAT = 2
+_OPTIMIZER, _AVERAGE = "optimizer/", "average/"
+
+
+class Progress(NamedTuple):
+    """Where a run stands."""
+
+    step: int = 0
+    epoch: int = 0  # finished ones
+    batch: int = 0  # of the epoch after them
+    loss: float = 0.0  # sum over those batches
+    best: Scores | None = None
+    best_epoch: int = 0
+    mixes: Sequence[MixResult] = ()  # of the best epoch
+    rate: float = 1.0  # what halving has left of the learning rate
+    halved_epoch: int = 0
+    seconds: float = 0.0
+    bilm_seconds: float = 0.0
+
+
+class Saved(NamedTuple):
+    """A checkpoint, without its tensors."""
+
+    folder: Path
+    progress: Progress
+    settings: dict[str, Any]  # the configuration of the run
+    inputs: dict[str, str]  # a hash of each file it is made from, by the setting that names it
+
+
+def save_checkpoint(
+    out: Path,
+    model: TaskModel[Any, Any],
+    optimizer: torch.optim.Optimizer,
+    average: Mapping[str, Tensor] | None,
+    progress: Progress,
+    settings: dict[str, Any],
+    inputs: dict[str, str],
+) -> None:
+    with new_checkpoint(out, progress.step, keep=1) as folder:
+        save_tensors(folder / "model.safetensors", task_tensors(model))
+        names = list(trained_parameters(model))
+        tensors = {f"{_OPTIMIZER}{key}": value for key, value in optimizer_tensors(optimizer, names).items()}
+        tensors |= {f"{_AVERAGE}{key}": value for key, value in (average or {}).items()}
+        save_tensors(folder / "training.safetensors", tensors)
+        card = {"format": FORMAT, "progress": progress._asdict(), "settings": settings, "inputs": inputs}
+        (folder / "training.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+
+
+def latest(out: Path) -> Saved | None:
+    """The last checkpoint of the run in `out`, if it has one."""
+    found = checkpoints(out)
+    if not found:
+        return None
+    folder = found[-1]
+    try:
+        card = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+        if card["format"] != FORMAT:
+            raise WeightsError(
+                f"{folder}: expected a checkpoint of format {FORMAT}, found {card['format']!r}. Another version of "
+                f"torchelmo wrote it: go on with that one, or remove {out} to begin again."
+            )
+        progress = Progress(**card["progress"])
+        mixes = [MixResult(*mix) for mix in progress.mixes]
+        return Saved(folder, progress._replace(mixes=mixes), card["settings"], dict(card["inputs"]))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        if isinstance(error, TorchelmoError):
+            raise
+        raise WeightsError(
+            f"{folder}: expected a checkpoint of a task run, but it is damaged ({type(error).__name__}: {error}). "
+            f"Remove {out} to begin again."
+        ) from error
+
+
+def restore(
+    folder: Path,
+    model: TaskModel[Any, Any],
+    optimizer: torch.optim.Optimizer,
+    average: dict[str, Tensor] | None,
+) -> None:
+    """Weights, optimiser and moving average as they were."""
+    load_tensors(model, folder / "model.safetensors")
+    tensors = read_tensors(folder / "training.safetensors", "the state of a task run")
+    state = {key.removeprefix(_OPTIMIZER): value for key, value in tensors.items() if key.startswith(_OPTIMIZER)}
+    # Parameters that no example has reached yet have no state.
+    restore_optimizer(optimizer, list(trained_parameters(model)), state, str(folder), complete=False)
+    for name, tensor in (average or {}).items():
+        if f"{_AVERAGE}{name}" not in tensors:
+            raise WeightsError(f"{folder}: expected the moving average of {name}, which is missing.")
+        tensor.copy_(tensors[f"{_AVERAGE}{name}"])
+
 
 # These change what is kept and how far a run goes, never a step that was already taken.
 _MAY_CHANGE = frozenset("out epochs patience checkpoint_every threads elmo.memory_mb elmo.disk_mb".split())

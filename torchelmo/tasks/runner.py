@@ -3,37 +3,123 @@
 import dataclasses
 import json
 import logging
+import math
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from torchelmo.config import config_to_dict
+from torchelmo.config import build_config, config_to_dict
 from torchelmo.errors import TrainingError
 from torchelmo.files import writing
+from torchelmo.formats.load import load as load_bilm
 from torchelmo.progress import progress as show_progress
-from torchelmo.tasks.average import MovingAverage
-from torchelmo.tasks.batches import training_batches
-from torchelmo.tasks.checkpoint import Progress, restore, save_checkpoint
+from torchelmo.runs.checkpoint import checkpoints
+from torchelmo.runs.config import Every
+from torchelmo.runs.distributed import choose_device
+from torchelmo.runs.optim import MovingAverage, build_optimizer, clip_gradients, learning_rate, set_learning_rate
+from torchelmo.runs.signals import Stop
 from torchelmo.tasks.config import TaskConfig
-from torchelmo.tasks.fingerprint import fingerprint
-from torchelmo.tasks.folder import save_task
-from torchelmo.tasks.result import MixResult, Result, Summary, summarise, write_result, write_summary
-from torchelmo.tasks.resume import clear_folder, is_over, open_folder, result_of_finished
-from torchelmo.tasks.start import start
-from torchelmo.tasks.step import Step, take_step
-from torchelmo.tasks.task import Scores
-from torchelmo.tasks.trained import TrainedTask, example_length
-from torchelmo.tasks.weights import save_tensors, task_tensors, trained_parameters
-from torchelmo.train.checkpoint import checkpoints
-from torchelmo.train.config import Every
-from torchelmo.train.optim import build_optimizer, learning_rate, set_learning_rate
-from torchelmo.train.signals import Stop
+from torchelmo.tasks.elmo import ElmoLayers
+from torchelmo.tasks.inputs import TokenInput, build_characters, build_words
+from torchelmo.tasks.resume import (
+    Progress,
+    clear_folder,
+    fingerprint,
+    is_over,
+    open_folder,
+    restore,
+    result_of_finished,
+    save_checkpoint,
+)
+from torchelmo.tasks.task import Scores, TaskModel, find_task
+from torchelmo.tasks.trained import (
+    MixResult,
+    Result,
+    Summary,
+    TrainedTask,
+    all_sentences,
+    example_length,
+    require_examples,
+    save_task,
+    save_tensors,
+    summarise,
+    task_tensors,
+    trained_parameters,
+    write_result,
+    write_summary,
+)
+from torchelmo.text.batching import training_batches
 
 log = logging.getLogger(__name__)
+
+
+class Start(NamedTuple):
+    trained: TrainedTask  # with random weights yet
+    examples: list[Any]  # to train on
+    dev: list[Any]
+    bilm_seconds: float
+
+
+def start(config: TaskConfig, stop: Stop) -> Start | None:
+    """None if it was asked to stop meanwhile: the biLM's run over all sentences can be long."""
+    task = find_task(config.task)
+    options = build_config(task.data_config, config.data, where="data")
+    model_options = build_config(task.model_config, config.model, where="model")  # wrong keys are errors at once
+    device = choose_device(config.device)
+    labelled, dev = task.read(config.train, options), task.read(config.dev, options)
+    examples = task.training(labelled, options)
+    for path, part in ((config.train, examples), (config.dev, dev)):
+        require_examples(part, path, task)
+    log.info("%s: %s examples to train on, %s to score", task.name, f"{len(examples):,}", f"{len(dev):,}")
+    torch.manual_seed(config.seed)  # before anything random is built
+    elmo = None
+    if config.elmo.place != "none":
+        elmo = ElmoLayers(load_bilm(config.elmo.model or None), config.elmo, folder=config.out)
+    words = build_words(config.words, all_sentences(task, examples))
+    inputs = TokenInput(words, build_characters(config), elmo)
+    vocabularies = task.vocabularies(labelled, options)
+    model = task.build(model_options, inputs, vocabularies).to(device)
+    before = time.perf_counter()
+    if elmo is not None:
+        elmo.fill(all_sentences(task, [*examples, *dev]), stop)
+    if stop.asked:
+        return None
+    return Start(TrainedTask(task, config, model, vocabularies), examples, dev, time.perf_counter() - before)
+
+
+class Step(NamedTuple):
+    loss: float  # of the task, without the penalty
+    norm: float  # of the whole gradient, before it was clipped
+
+    @property
+    def is_finite(self) -> bool:
+        """Else no weight was moved."""
+        return math.isfinite(self.loss) and math.isfinite(self.norm)
+
+
+def take_step(
+    model: TaskModel[Any, Any],
+    parameters: list[nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    average: MovingAverage | None,
+    examples: Sequence[Any],
+    clip: float,
+) -> Step:
+    """Move the `parameters` of the model, unless that would make them NaN or infinite."""
+    loss = model.loss(examples)
+    total = loss if model.inputs.elmo is None else loss + model.inputs.elmo.penalty()
+    total.backward()
+    step = Step(loss.item(), clip_gradients(parameters, clip))
+    if step.is_finite:
+        optimizer.step()
+        optimizer.zero_grad()
+        if average:
+            average.update(model)
+    return step
 
 
 def train_seeds(

@@ -1,20 +1,130 @@
-"""A table of experiments: rows are tasks, columns are ways to train them, each cell is run with several seeds."""
+"""The plot of a table of experiments: one group of bars per task, with the standard deviation over seeds."""
 
+import contextlib
 import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from torchelmo.config import load_config
-from torchelmo.errors import ConfigError, TrainingError
-from torchelmo.files import write_json, writing
+from torchelmo.errors import ConfigError, TorchelmoError, TrainingError
+from torchelmo.files import explaining, write_json, writing
+from torchelmo.progress import progress
 from torchelmo.tasks.config import TaskConfig
-from torchelmo.tasks.result import Summary, summarise
-from torchelmo.tasks.table_jobs import Job, Outcome, run_jobs
+from torchelmo.tasks.resume import find_finished
+from torchelmo.tasks.trained import Result, Summary, summarise
+
+Process: TypeAlias = subprocess.Popen[bytes]
+T = TypeVar("T")
+_LOOK_SECONDS = 0.05
+
+
+class Outcome(NamedTuple):
+    """What there is of a run: its result, or what is wrong with it, or neither if it has steps left to take."""
+
+    result: Result | None = None
+    failure: str = ""
+
+
+class Job(NamedTuple):
+    """One run: a cell of the table with one seed."""
+
+    file: Path
+    settings: Sequence[str]  # changes of the file, as for --set
+    config: TaskConfig  # the two together
+
+    def look(self) -> Outcome:
+        """A folder that holds another run, or a damaged one, is a failure of this job and of no other."""
+        try:
+            return Outcome(find_finished(self.config))
+        except TorchelmoError as error:
+            return Outcome(failure=str(error))
+
+    def start(self, threads: int) -> Process:
+        """What it says goes into log.txt beside the run."""
+        command = [sys.executable, "-m", "torchelmo", "task", "train", self.config.task, "--config", str(self.file)]
+        command += ["--resume", *(part for item in self.settings for part in ("--set", item))]
+        with explaining(self.config.out):
+            self.config.out.mkdir(parents=True, exist_ok=True)
+            with (self.config.out / "log.txt").open("ab") as log:
+                # A session of its own: a Ctrl-C is for the table, which then asks its runs to stop.
+                return subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+                    start_new_session=True,
+                )
+
+    def ended(self) -> Outcome:
+        """What came of a run that was started and is over."""
+        found = self.look()
+        if found.result is not None or found.failure:
+            return found
+        said = (self.config.out / "log.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        last = said[-1] if said else "It said nothing."
+        return Outcome(failure=f"{self.config.out}: {last} All it said is in log.txt there.")
+
+
+def run_jobs(jobs: Sequence[Job], n_at_once: int, *, threads: int) -> list[Outcome]:
+    """Run all of them; what came of each, in their order. They end with this process."""
+    found = [Outcome()] * len(jobs)
+
+    def start(number: int) -> Process | None:
+        try:
+            return jobs[number].start(threads)
+        except TorchelmoError as error:
+            found[number] = Outcome(failure=str(error))
+            return None
+
+    with (
+        progress("table", len(jobs), unit="runs") as advance,
+        contextlib.closing(at_once(range(len(jobs)), start, n_at_once)) as ended,
+    ):
+        for number, process in ended:
+            if process is not None:
+                found[number] = jobs[number].ended()
+            advance(1)
+    return found
+
+
+def at_once(
+    items: Iterable[T], start: Callable[[T], Process | None], n: int
+) -> Generator[tuple[T, Process | None], None, None]:
+    """Start a process for each item, `n` of them at once; each as it ends, or None where `start` gave none.
+
+    Closing it ends those that still run.
+    """
+    waiting = deque(items)
+    running: dict[Process, T] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < n:
+                item = waiting.popleft()
+                process = start(item)
+                if process is None:
+                    yield item, None
+                else:
+                    running[process] = item
+            time.sleep(_LOOK_SECONDS)
+            for process in [process for process in running if process.poll() is not None]:
+                yield running.pop(process), process
+    finally:
+        for process in running:
+            process.terminate()  # it saves where it stands after its step
+        for process in running:
+            with contextlib.suppress(KeyboardInterrupt):
+                process.wait()
+
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +214,6 @@ def write_table(table: Table, cells: Sequence[Cell], out: Path) -> None:
     except ImportError:
         log.info("No plot: it needs matplotlib, which comes with pip install 'torchelmo[tasks]'.")
         return
-    from torchelmo.tasks.table_plot import draw
 
     draw(table, cells, out / "table.png")
 
@@ -195,3 +304,30 @@ def _to_json(cells: Sequence[Cell]) -> list[dict[str, Any]]:
         for cell in cells
         if cell.summary is not None
     ]
+
+
+def draw(table: Table, cells: Sequence[Cell], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(2.2 + 1.5 * len(table.rows), 4.0), layout="constrained")
+    axes = figure.add_subplot()
+    width = 0.8 / len(table.columns)
+    for number, column in enumerate(table.columns):
+        shown = [
+            (place + (number - (len(table.columns) - 1) / 2) * width, cell.summary)
+            for place, row in enumerate(table.rows)
+            for cell in cells
+            if cell.row.name == row.name and cell.column.name == column.name and cell.summary is not None
+        ]
+        metrics = [summary.results[0].metric for _, summary in shown]
+        means = [summary.mean[metric] for (_, summary), metric in zip(shown, metrics)]
+        spreads = [summary.sd[metric] for (_, summary), metric in zip(shown, metrics)]
+        bars = axes.bar([x for x, _ in shown], means, width, yerr=spreads, capsize=3, label=column.name)
+        axes.bar_label(bars, fmt="%.1f", fontsize=7, padding=2)
+    axes.set_xticks(range(len(table.rows)), [row.name for row in table.rows], fontsize=8)
+    axes.set_ylabel("score on dev (%)")
+    axes.set_title(table.title, fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
+    with writing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=130)

@@ -1,22 +1,20 @@
-"""What a task is: how its data is read, its model built, its predictions scored and shown.
-
-Every task folder has the same files: data.py (examples and readers), model.py (settings and module), score.py. Tasks
-with one label for each example are scored alike, in classification.py.
-"""
+"""The tasks by name. Their modules are imported when one is asked for."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 from torch import Tensor, nn
 
+from torchelmo.config import suggest
+from torchelmo.errors import ConfigError
 from torchelmo.tasks.inputs import TokenInput
 
 Tokens: TypeAlias = Sequence[str]
 Scores: TypeAlias = dict[str, float]  # by name; shares are percentages, 0 to 100
 Vocabularies: TypeAlias = Mapping[str, list[str]]
-
 Example = TypeVar("Example")
 Prediction = TypeVar("Prediction")
 
@@ -93,3 +91,21 @@ class Task(ABC, Generic[Example, Prediction]):
     @abstractmethod
     def record(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         """A prediction as one JSON object."""
+
+
+TASKS = {
+    "ner": "Ner",
+    "pos": "Pos",
+    "srl": "Srl",
+    "sentiment": "Sentiment",
+    "nli": "Nli",
+    "qa": "Qa",
+    "coref": "Coref",
+}
+
+
+def find_task(name: str) -> Task[Any, Any]:
+    if name not in TASKS:
+        raise ConfigError(f"There is no task {name!r}.{suggest(name, TASKS)}")
+    found: Task[Any, Any] = getattr(import_module(f"torchelmo.tasks.{name}"), TASKS[name])()
+    return found

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from torchelmo.tasks.coref.antecedents import AntecedentScorer, best_antecedents, distance_buckets, marginal_loss
+from torchelmo.tasks.coref.scoring import AntecedentScorer, best_antecedents, distance_buckets, marginal_loss
 
 pytestmark = pytest.mark.usefixtures("in_float64")
 

@@ -8,8 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchelmo.errors import InputError, MissingFileError
-from torchelmo.tasks.coref.conll import document_lines, read_documents, write_documents
-from torchelmo.tasks.coref.data import Document, Mention, crop, in_order
+from torchelmo.tasks.coref.data import (
+    Document,
+    Mention,
+    crop,
+    document_lines,
+    in_order,
+    read_documents,
+    write_documents,
+)
 
 CONLL = """\
 #begin document (bn/abc/00/abc_0001); part 000

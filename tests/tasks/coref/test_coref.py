@@ -6,16 +6,14 @@ import torch
 from torchelmo.config import build_config
 from torchelmo.errors import InputError
 from torchelmo.tasks import load, train
-from torchelmo.tasks.config import TaskConfig
+from torchelmo.tasks.config import ElmoConfig, TaskConfig
 from torchelmo.tasks.coref import Coref
-from torchelmo.tasks.coref.conll import write_documents
-from torchelmo.tasks.coref.data import CorefData, Document, Mention
+from torchelmo.tasks.coref.data import CorefData, Document, Mention, write_documents
 from torchelmo.tasks.coref.model import CorefConfig
-from torchelmo.tasks.elmo_layers import ElmoConfig, ElmoLayers
+from torchelmo.tasks.elmo import ElmoLayers
 from torchelmo.tasks.inputs import TokenInput
-from torchelmo.tasks.layers.word_vectors import WordEmbedding
-from torchelmo.tasks.registry import find_task
-from torchelmo.tasks.task import Source
+from torchelmo.tasks.task import Source, find_task
+from torchelmo.tasks.words import WordEmbedding
 
 DOCUMENT = Document(
     "bn/x", "0", [["Anna", "saw", "her", "brother", "."], ["He", "waved", "."]], [], "bn",

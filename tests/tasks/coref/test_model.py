@@ -7,13 +7,12 @@ import torch
 from fitting import fit, predict
 
 from torchelmo.errors import ConfigError
-from torchelmo.tasks.coref.antecedents import marginal_loss
 from torchelmo.tasks.coref.data import Document, Mention, crop
+from torchelmo.tasks.coref.metrics import score_documents
 from torchelmo.tasks.coref.model import CorefConfig, CorefModel, Ranking
-from torchelmo.tasks.coref.score import score_documents
-from torchelmo.tasks.coref.spans import span_grid
+from torchelmo.tasks.coref.scoring import marginal_loss, span_grid
 from torchelmo.tasks.inputs import TokenInput
-from torchelmo.tasks.layers.word_vectors import WordEmbedding
+from torchelmo.tasks.words import WordEmbedding
 
 SMALL = CorefConfig(
     hidden_dim=12,

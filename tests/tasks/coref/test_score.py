@@ -7,7 +7,7 @@ import pytest
 
 from torchelmo.errors import ConfigError
 from torchelmo.tasks.coref.data import Document, Mention
-from torchelmo.tasks.coref.score import count_clusters, measure, report, require_scipy, score_documents
+from torchelmo.tasks.coref.metrics import count_clusters, measure, report, require_scipy, score_documents
 
 PLACES = {letter: Mention(place, place + 1) for place, letter in enumerate(string.ascii_letters + string.digits)}
 A = "a bc def"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchelmo.tasks.coref.data import Mention
-from torchelmo.tasks.coref.spans import MentionScorer, SpanEncoder, Tokens, prune, span_grid, windows
+from torchelmo.tasks.coref.scoring import MentionScorer, SpanEncoder, Tokens, prune, span_grid, windows
 
 pytestmark = pytest.mark.usefixtures("in_float64")
 

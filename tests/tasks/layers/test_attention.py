@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from torchelmo.tasks.layers.attention import attend, masked_softmax, self_attend
+from torchelmo.tasks.layers.basic import attend, masked_softmax, self_attend
 
 MASK = torch.tensor([[True, True, True, True], [True, True, False, False]])
 

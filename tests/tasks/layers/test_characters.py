@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from torchelmo.tasks.layers.characters import TokenCharCNN
+from torchelmo.tasks.inputs import TokenCharCNN
 from torchelmo.text.characters import PADDING, CharacterEncoder
 
 WORDS = ["a", "", "internationalisation", "Ärger", "bow"]

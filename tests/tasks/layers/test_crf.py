@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from torchelmo.errors import InputError
+from torchelmo.tasks.layers.basic import lengths_mask
 from torchelmo.tasks.layers.crf import CRF
-from torchelmo.tasks.layers.padding import lengths_mask
-from torchelmo.tasks.spans import Transitions, allowed_transitions
+from torchelmo.tasks.tagging import Transitions, allowed_transitions
 
 LENGTHS = [4, 1, 0, 3]
 BIO = ["O", "B-A", "I-A", "B-B", "I-B"]

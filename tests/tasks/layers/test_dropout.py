@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torchelmo.errors import ConfigError
-from torchelmo.tasks.layers.dropout import VariationalDropout
+from torchelmo.tasks.layers.basic import VariationalDropout
 
 
 def test_one_mask_serves_all_tokens_of_a_row_and_each_row_has_its_own():

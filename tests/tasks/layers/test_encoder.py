@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from torchelmo.tasks.layers.encoder import BiRNN
-from torchelmo.tasks.layers.padding import lengths_mask
+from torchelmo.tasks.layers.basic import lengths_mask
+from torchelmo.tasks.layers.rnn import BiRNN
 
 CELLS = ["lstm", "gru"]
 

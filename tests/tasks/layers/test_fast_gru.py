@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from torchelmo.tasks.layers.fast_gru import run_gru
+from torchelmo.tasks.layers.fast_rnn import run_gru
 
 
 @pytest.fixture(params=[1, 2], ids=["one core", "two cores"])

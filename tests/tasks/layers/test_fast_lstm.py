@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from torchelmo.tasks.layers.fast_lstm import run_lstm
+from torchelmo.tasks.layers.fast_rnn import run_lstm
 
 LENGTHS = [3, 6, 1, 4, 4]
 

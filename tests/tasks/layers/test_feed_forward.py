@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torchelmo.errors import ConfigError
-from torchelmo.tasks.layers.feed_forward import ACTIVATIONS, FeedForward
+from torchelmo.tasks.layers.basic import ACTIVATIONS, FeedForward
 
 
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))

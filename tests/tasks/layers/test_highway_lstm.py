@@ -6,9 +6,9 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from torchelmo.tasks.layers import shares
-from torchelmo.tasks.layers.highway_lstm import HighwayLSTM
-from torchelmo.tasks.layers.padding import lengths_mask
+from torchelmo.tasks.layers import fast_rnn as shares
+from torchelmo.tasks.layers.basic import lengths_mask
+from torchelmo.tasks.srl.model import HighwayLSTM
 
 
 @pytest.fixture(params=[1, 3])

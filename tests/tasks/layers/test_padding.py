@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from torchelmo.tasks.layers.padding import lengths_mask, pad_ids
+from torchelmo.tasks.layers.basic import lengths_mask, pad_ids
 
 
 @pytest.mark.parametrize("lengths", [[2, 0, 3], torch.tensor([2, 0, 3])])

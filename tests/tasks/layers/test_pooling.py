@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from torchelmo.tasks.layers.pooling import SelfAttentivePool, max_pool, mean_pool, min_pool
+from torchelmo.tasks.layers.basic import SelfAttentivePool, max_pool, mean_pool, min_pool
 
 LENGTHS = [4, 1, 3]
 MASK = torch.arange(4) < torch.tensor(LENGTHS).unsqueeze(1)

@@ -5,8 +5,8 @@ import itertools
 import pytest
 import torch
 
-from torchelmo.tasks.layers.padding import lengths_mask
-from torchelmo.tasks.layers.viterbi import viterbi_decode
+from torchelmo.tasks.layers.basic import lengths_mask
+from torchelmo.tasks.layers.crf import viterbi_decode
 
 LENGTHS = [4, 1, 0, 3]
 

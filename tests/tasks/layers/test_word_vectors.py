@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from torchelmo.errors import InputError, MissingFileError
-from torchelmo.tasks.layers import word_vectors
-from torchelmo.tasks.layers.word_vectors import WordEmbedding, read_vectors
+from torchelmo.tasks import words as word_vectors
+from torchelmo.tasks.words import WordEmbedding, read_vectors
 
 GLOVE = "the 0.5 -1 2e-1\nof .25 +3.0 -4E+0\n"
 NUMBERS = [[0.5, -1.0, 0.2], [0.25, 3.0, -4.0]]

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchelmo.errors import InputError
-from torchelmo.tasks.ner.data import NerData, read, write
-from torchelmo.tasks.spans import Span, tags_of
-from torchelmo.tasks.tagging import Tagged
+from torchelmo.tasks.ner import NerData, read, write
+from torchelmo.tasks.tagging import Span, Tagged, tags_of
 
 CONLL_2003 = """\
 -DOCSTART- -X- -X- O

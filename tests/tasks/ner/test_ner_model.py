@@ -7,15 +7,13 @@ import torch
 from fitting import fit, predict
 
 from torchelmo.errors import ConfigError, InputError
-from torchelmo.tasks.elmo_layers import ElmoConfig, ElmoLayers
-from torchelmo.tasks.inputs import TokenInput
-from torchelmo.tasks.layers.characters import TokenCharCNN
-from torchelmo.tasks.layers.word_vectors import WordEmbedding
-from torchelmo.tasks.ner import Ner
-from torchelmo.tasks.ner.data import NerData
-from torchelmo.tasks.ner.model import NerConfig, NerModel
+from torchelmo.tasks.config import ElmoConfig
+from torchelmo.tasks.elmo import ElmoLayers
+from torchelmo.tasks.inputs import TokenCharCNN, TokenInput
+from torchelmo.tasks.ner import Ner, NerConfig, NerData, NerModel
 from torchelmo.tasks.tagging import Tagged
 from torchelmo.tasks.task import Source
+from torchelmo.tasks.words import WordEmbedding
 
 NAMES = [["Ada", "Lovelace"], ["Bob"], ["Grace", "Brewster", "Hopper"], ["Kurt"]]
 PLACES = [["Paris"], ["New", "York"], ["Rio", "de", "Janeiro"], ["Oslo"], ["Addis", "Ababa"]]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchelmo.errors import InputError
-from torchelmo.tasks.ner.score import Counts, count_entities, report, score
+from torchelmo.tasks.ner import Counts, count_entities, report, score
 from torchelmo.tasks.tagging import Tagged
 
 # gold, predicted, and the counts (gold, found, right)

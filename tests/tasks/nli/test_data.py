@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from torchelmo.errors import InputError
-from torchelmo.tasks.nli.data import NliData, NliExample, read_nli, read_pairs
+from torchelmo.tasks.nli import NliData, NliExample, read_nli, read_pairs
 from torchelmo.tasks.task import Source
 
 PLAIN = {"gold_label": "neutral", "sentence1": "A dog runs .", "sentence2": "It's happy."}

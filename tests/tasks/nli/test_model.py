@@ -5,11 +5,11 @@ import torch
 from fitting import fit, predict
 
 from torchelmo.errors import ConfigError
-from torchelmo.tasks.elmo_layers import ElmoConfig, ElmoLayers
+from torchelmo.tasks.config import ElmoConfig
+from torchelmo.tasks.elmo import ElmoLayers
 from torchelmo.tasks.inputs import TokenInput
-from torchelmo.tasks.layers.word_vectors import WordEmbedding
-from torchelmo.tasks.nli.data import LABELS, NliExample
-from torchelmo.tasks.nli.model import Esim, EsimConfig
+from torchelmo.tasks.nli import LABELS, Esim, EsimConfig, NliExample
+from torchelmo.tasks.words import WordEmbedding
 
 WORDS = "a dog cat runs sleeps happy not today".split()
 SMALL = EsimConfig(encoder_dim=5, projection_dim=6, composition_dim=4, classifier_dim=7)

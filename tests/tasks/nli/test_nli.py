@@ -4,10 +4,8 @@ import json
 
 from torchelmo.config import config_to_dict
 from torchelmo.tasks.classification import Prediction
-from torchelmo.tasks.nli import Nli
-from torchelmo.tasks.nli.data import LABELS, NliData, NliExample
-from torchelmo.tasks.registry import find_task
-from torchelmo.tasks.task import Source
+from torchelmo.tasks.nli import LABELS, Nli, NliData, NliExample
+from torchelmo.tasks.task import Source, find_task
 
 TASK = Nli()
 EXAMPLE = NliExample(("A", "dog", "runs", "."), ("It", "sleeps", "."), None)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchelmo.errors import InputError
-from torchelmo.tasks.pos.data import PosData, read, write
+from torchelmo.tasks.pos import PosData, read, write
 from torchelmo.tasks.tagging import Tagged
 
 

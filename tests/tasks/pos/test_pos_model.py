@@ -8,14 +8,13 @@ import torch
 from fitting import fit, predict
 
 from torchelmo.errors import ConfigError, InputError
-from torchelmo.tasks.elmo_layers import ElmoConfig, ElmoLayers
+from torchelmo.tasks.config import ElmoConfig
+from torchelmo.tasks.elmo import ElmoLayers
 from torchelmo.tasks.inputs import TokenInput
-from torchelmo.tasks.layers.word_vectors import WordEmbedding
-from torchelmo.tasks.pos import Pos
-from torchelmo.tasks.pos.data import PosData
-from torchelmo.tasks.pos.model import PosConfig
+from torchelmo.tasks.pos import Pos, PosConfig, PosData
 from torchelmo.tasks.tagging import Tagged
 from torchelmo.tasks.task import Source
+from torchelmo.tasks.words import WordEmbedding
 
 NOUNS = ["dog", "cat", "bird", "fish", "bow"]
 # "bow" is a noun after "the" and a verb after "they": only the words around it tell.

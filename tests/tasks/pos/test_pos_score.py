@@ -3,7 +3,7 @@
 import pytest
 
 from torchelmo.errors import InputError
-from torchelmo.tasks.pos.score import report, score
+from torchelmo.tasks.pos import report, score
 from torchelmo.tasks.tagging import Tagged
 
 EXAMPLES = [Tagged(["a", "dog"], ["DET", "NOUN"]), Tagged(["dogs", "bark"], ["NOUN", "VERB"])]

@@ -2,7 +2,7 @@
 
 import torch
 
-from torchelmo.tasks.qa.attention import PassageAttention, SelfAttention, Trilinear
+from torchelmo.tasks.qa.model import PassageAttention, SelfAttention, Trilinear
 
 DIM = 5
 

@@ -7,12 +7,12 @@ from tiny_squad import build, contexts, question, read_tiny, write_squad
 from torch.nn.functional import cross_entropy
 
 from torchelmo.errors import ConfigError, InputError
-from torchelmo.tasks.elmo_layers import ElmoConfig, ElmoLayers
+from torchelmo.tasks.config import ElmoConfig
+from torchelmo.tasks.elmo import ElmoLayers
 from torchelmo.tasks.qa import Qa
 from torchelmo.tasks.qa import model as model_file
-from torchelmo.tasks.qa.data import QuestionData
+from torchelmo.tasks.qa.data import QuestionData, Window
 from torchelmo.tasks.qa.model import QuestionConfig
-from torchelmo.tasks.qa.passage import Window
 from torchelmo.tasks.task import Source
 
 

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchelmo.errors import InputError
-from torchelmo.tasks.qa.passage import locate, make_passage, tokenize
+from torchelmo.tasks.qa.data import locate, make_passage, tokenize
 from torchelmo.text.tokenize import Tokenizer
 
 ENGLISH = Tokenizer("en")

@@ -5,9 +5,9 @@ from tiny_squad import contexts, paragraphs, write_squad
 
 from torchelmo.config import build_config
 from torchelmo.tasks.config import TaskConfig
-from torchelmo.tasks.folder import load
 from torchelmo.tasks.runner import train
 from torchelmo.tasks.task import Source
+from torchelmo.tasks.trained import load
 
 
 @pytest.mark.parametrize("split", [False, True])

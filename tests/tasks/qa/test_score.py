@@ -1,6 +1,6 @@
 import pytest
 
-from torchelmo.tasks.qa.score import em_and_f1, f1, normalise
+from torchelmo.tasks.qa import em_and_f1, f1, normalise
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from torchelmo.tasks.qa.spans import best_spans, boundary_loss
+from torchelmo.tasks.qa.model import best_spans, boundary_loss
 
 
 @pytest.mark.parametrize("max_span", [1, 2, 5, 40])

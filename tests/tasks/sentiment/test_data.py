@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from torchelmo.errors import ConfigError, InputError
-from torchelmo.tasks.sentiment.data import SentimentData, SentimentExample, read_sentiment, with_phrases
+from torchelmo.tasks.sentiment import SentimentData, SentimentExample, read_sentiment, with_phrases
 
 TREES = """\
 (3 (2 It) (4 (2 works) (2 .)))

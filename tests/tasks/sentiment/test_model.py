@@ -5,11 +5,11 @@ import torch
 from fitting import fit, predict
 
 from torchelmo.errors import ConfigError
-from torchelmo.tasks.elmo_layers import ElmoConfig, ElmoLayers
+from torchelmo.tasks.config import ElmoConfig
+from torchelmo.tasks.elmo import ElmoLayers
 from torchelmo.tasks.inputs import TokenInput
-from torchelmo.tasks.layers.word_vectors import WordEmbedding
-from torchelmo.tasks.sentiment.data import FINE, SentimentExample
-from torchelmo.tasks.sentiment.model import BCN, BCNConfig
+from torchelmo.tasks.sentiment import BCN, FINE, BCNConfig, SentimentExample
+from torchelmo.tasks.words import WordEmbedding
 
 WORDS = "it works well enough not at all never".split()
 SMALL = BCNConfig(feed_forward_dim=6, encoder_dim=5, integrator_dim=4, classifier_dim=7)

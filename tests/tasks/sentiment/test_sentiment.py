@@ -5,14 +5,12 @@ import json
 import pytest
 
 from torchelmo.config import build_config, config_to_dict
+from torchelmo.runs.signals import Stop
 from torchelmo.tasks.classification import Prediction
 from torchelmo.tasks.config import TaskConfig
-from torchelmo.tasks.registry import find_task
-from torchelmo.tasks.sentiment import Sentiment
-from torchelmo.tasks.sentiment.data import BINARY, FINE, SentimentData, SentimentExample
-from torchelmo.tasks.start import start
-from torchelmo.tasks.task import Source
-from torchelmo.train.signals import Stop
+from torchelmo.tasks.runner import start
+from torchelmo.tasks.sentiment import BINARY, FINE, Sentiment, SentimentData, SentimentExample
+from torchelmo.tasks.task import Source, find_task
 
 TASK = Sentiment()
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchelmo.errors import InputError
-from torchelmo.tasks.sentiment.tree import Phrase, Tree, parse_tree
+from torchelmo.tasks.sentiment import Phrase, Tree, parse_tree
 
 LABELS = st.integers(0, 4)
 WORDS = st.text(st.characters(exclude_characters="() \t\r\n", exclude_categories=["Cs"]), min_size=1, max_size=5)

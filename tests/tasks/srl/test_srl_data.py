@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from torchelmo.config import build_config
 from torchelmo.errors import ConfigError, InputError
-from torchelmo.tasks.spans import Span, tags_of
 from torchelmo.tasks.srl.data import Proposition, SrlData, argument_cells, read, write
+from torchelmo.tasks.tagging import Span, tags_of
 
 # Two predicates, a V of two tokens, and a predicate whose V stands elsewhere; a sentence without any.
 PROPBANK = """\

@@ -8,13 +8,14 @@ import torch
 from fitting import fit, predict
 
 from torchelmo.errors import ConfigError, InputError
-from torchelmo.tasks.elmo_layers import ElmoConfig, ElmoLayers
+from torchelmo.tasks.config import ElmoConfig
+from torchelmo.tasks.elmo import ElmoLayers
 from torchelmo.tasks.inputs import TokenInput
-from torchelmo.tasks.layers.word_vectors import WordEmbedding
 from torchelmo.tasks.srl import Srl
 from torchelmo.tasks.srl.data import Proposition, SrlData
 from torchelmo.tasks.srl.model import SrlConfig
 from torchelmo.tasks.task import Source
+from torchelmo.tasks.words import WordEmbedding
 
 SMALL = SrlConfig(n_layers=2, hidden_dim=24, predicate_dim=6, dropout=0.0)
 SUBJECTS = [["Ann"], ["The", "dog"], ["The", "old", "man"], ["Bob"], ["A", "cat"]]

@@ -3,8 +3,8 @@
 import pytest
 
 from torchelmo.errors import InputError
+from torchelmo.tasks.srl import Argument, arguments_of, report, score
 from torchelmo.tasks.srl.data import Proposition
-from torchelmo.tasks.srl.score import Argument, arguments_of, report, score
 
 
 def proposition(tags):

@@ -4,10 +4,8 @@ Code that was written for AllenNLP runs by changing one import. docs/allennlp.md
 """
 
 from torchelmo.compat.allennlp.bilm import ElmoBiLm
-from torchelmo.compat.allennlp.elmo import Elmo, batch_to_ids
+from torchelmo.compat.allennlp.elmo import Elmo, ElmoTokenEmbedder, ScalarMix, batch_to_ids
 from torchelmo.compat.allennlp.embedder import ElmoEmbedder
-from torchelmo.compat.allennlp.scalar_mix import ScalarMix
-from torchelmo.compat.allennlp.token_embedder import ElmoTokenEmbedder
 
 _ElmoBiLm = ElmoBiLm  # AllenNLP's name for it, which its users import all the same
 

@@ -1,22 +1,209 @@
 """AllenNLP's `_ElmoBiLm`: ids -> the activations of every layer, sentence marks included."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 import torchelmo
-from torchelmo.bilm.model import BiLM
-from torchelmo.compat.allennlp.character_encoder import ElmoCharacterEncoder, add_marks
-from torchelmo.compat.allennlp.lstm import ElmoLstm
+from torchelmo.bilm.config import BiLMConfig
+from torchelmo.bilm.lstm import FORGET_BIAS
+from torchelmo.bilm.model import BiLM, BiLMState
+from torchelmo.compat.allennlp.parameters import Borrowed, Renamed, plain
 from torchelmo.errors import ConfigError, InputError, MissingFileError
 from torchelmo.text.batching import windows
 from torchelmo.text.characters import CharacterEncoder
 
-log = logging.getLogger(__name__)
 
+class ElmoCharacterEncoder(Borrowed):
+    """ids (batch, tokens, 50) -> {"token_embedding": (batch, tokens + 2, projection_dim), "mask"}."""
+
+    def __init__(self, bilm: BiLM, *, requires_grad: bool = False) -> None:
+        super().__init__(bilm, list(_encoder_table(bilm.config)), trainable=requires_grad)
+        self.output_dim = bilm.config.projection_dim
+
+    def get_output_dim(self) -> int:
+        return self.output_dim
+
+    def forward(self, inputs: Tensor) -> dict[str, Tensor]:
+        mask = self.core.mask_of(inputs)
+        begin, end = self.core.boundary_ids(inputs.device)
+        ids, mask = add_marks(inputs, mask, begin, end)
+        return {"mask": mask, "token_embedding": self.encode(ids, mask)}
+
+    def encode(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """(batch, tokens, 50) -> (batch, tokens, projection_dim), 0 where `mask` is false."""
+        vectors: Tensor = self.run("encode_tokens", ids, mask)
+        return vectors
+
+    def encode_marks(self) -> tuple[Tensor, Tensor]:
+        """The vectors of `<S>` and `</S>`."""
+        marks = torch.stack(self.core.boundary_ids(next(self.parameters()).device)).unsqueeze(0)
+        begin, end = self.encode(marks, torch.ones_like(marks[..., 0], dtype=torch.bool))[0]
+        return begin, end
+
+
+def add_marks(rows: Tensor, mask: Tensor, begin: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
+    """(batch, tokens, dim) -> (batch, tokens + 2, dim), ids or vectors, and the mask of the result.
+
+    As in AllenNLP a row of padding only gets its two marks too: they run through the LSTMs.
+    """
+    batch, tokens = mask.shape
+    lengths = mask.sum(dim=1)
+    marked = rows.new_zeros(batch, tokens + 2, rows.shape[-1])
+    marked[:, 1:-1] = rows
+    marked[:, 0] = begin
+    marked[torch.arange(batch, device=rows.device), lengths + 1] = end
+    return marked, torch.arange(tokens + 2, device=rows.device) < (lengths + 2).unsqueeze(1)
+
+
+def _encoder_table(config: BiLMConfig) -> Iterator[Renamed]:
+    yield plain("_char_embedding_weights", "encoder.embedding")
+    for i in range(len(config.filters)):
+        for part in ("weight", "bias"):
+            yield plain(f"char_conv_{i}.{part}", f"encoder.convolutions.{i}.{part}")
+    for i in range(config.n_highway):
+        for part in ("weight", "bias"):
+            ours = (f"encoder.highways.{i}.transform.{part}", f"encoder.highways.{i}.carry.{part}")
+            yield Renamed(f"_highways._layers.{i}.{part}", ours, _highway_to_ours, _highway_to_theirs)
+    if config.char_projection:
+        for part in ("weight", "bias"):
+            yield plain(f"_projection.{part}", f"encoder.projection.{part}")
+
+
+def _highway_to_theirs(transform: Tensor, carry: Tensor) -> Tensor:
+    """One matrix for both. AllenNLP's gate lets the input through, ours the transformed: 1 − σ(x) = σ(−x)."""
+    return torch.cat([transform, -carry])
+
+
+def _highway_to_ours(joined: Tensor) -> tuple[Tensor, ...]:
+    transform, carry = joined.chunk(2)
+    return transform, -carry
+
+
+class ElmoLstm(Borrowed):
+    """(batch, tokens, projection_dim) -> (n_layers, batch, tokens, 2 · projection_dim).
+
+    With `stateful` row i of a call starts from the state in which row i of the call before ended. Rows that
+    a smaller batch does not use keep their state, rows that a larger batch adds start from zero. The state
+    is cut from the graph between calls.
+    """
+
+    def __init__(self, bilm: BiLM, *, requires_grad: bool = False, stateful: bool = True) -> None:
+        super().__init__(bilm, list(_lstm_table(bilm.config)), trainable=requires_grad)
+        self.num_layers = bilm.config.n_layers
+        self.stateful = stateful
+        # Hidden (n_layers, rows, 2 · projection_dim) and cell (n_layers, rows, 2 · cell_dim), forward first.
+        self._states: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
+        return self.all_layers(inputs, mask)[1:]
+
+    def all_layers(self, inputs: Tensor, mask: Tensor) -> Tensor:
+        """(n_layers + 1, batch, tokens, 2 · projection_dim): the token layer, doubled, comes first."""
+        out = self.run("run_layers", inputs, mask, self._start(inputs))
+        if self.stateful:
+            self._keep(out.state)
+        layers: Tensor = out.layers
+        return layers
+
+    def reset_states(self, mask: Tensor | None = None) -> None:
+        """Start from zero again: all rows, or those at which `mask` (rows,) is true."""
+        if mask is None or self._states is None:
+            self._states = None
+            return
+        hidden, cell = self._states
+        if mask.shape != (hidden.shape[1],):
+            raise InputError(
+                f"reset_states: expected a mask of shape ({hidden.shape[1]},), one for each row, "
+                f"got {tuple(mask.shape)}. Leave it out to reset all."
+            )
+        gone = mask.to(hidden.device, torch.bool).view(1, -1, 1)
+        self._states = hidden.masked_fill(gone, 0.0), cell.masked_fill(gone, 0.0)
+
+    def _keep(self, state: BiLMState) -> None:
+        """Remember how this call ended; rows beyond its batch stay as they are."""
+        hidden, cell = (torch.cat(tuple(part.detach()), dim=-1) for part in state)
+        if self._states is not None:
+            n_rows = hidden.shape[1]
+            rest = [old[:, n_rows:].to(hidden) for old in self._states]
+            hidden, cell = torch.cat([hidden, rest[0]], dim=1), torch.cat([cell, rest[1]], dim=1)
+        self._states = hidden, cell
+
+    def _start(self, inputs: Tensor) -> BiLMState:
+        """What the rows of this call start from."""
+        config, batch = self.core.config, len(inputs)
+        if self._states is None or not self.stateful:
+            shape = (2, config.n_layers, batch)
+            return BiLMState(inputs.new_zeros(*shape, config.projection_dim), inputs.new_zeros(*shape, config.cell_dim))
+        hidden, cell = (_with_rows(part, batch).to(inputs) for part in self._states)
+        return BiLMState(torch.stack(hidden.chunk(2, dim=-1)), torch.stack(cell.chunk(2, dim=-1)))
+
+
+def _with_rows(state: Tensor, n_rows: int) -> Tensor:
+    """(n_layers, rows, dim) -> (n_layers, n_rows, dim): the first rows, then zeros."""
+    missing = max(0, n_rows - state.shape[1])
+    return torch.nn.functional.pad(state, (0, 0, 0, missing))[:, :n_rows]
+
+
+def _lstm_table(config: BiLMConfig) -> Iterator[Renamed]:
+    for j in range(config.n_layers):
+        for direction in config.directions:
+            theirs, ours = f"{direction}_layer_{j}", f"{direction}_lstms.{j}"
+            for part in ("input", "state"):
+                yield Renamed(
+                    f"{theirs}.{part}_linearity.weight",
+                    (f"{ours}.{part}_weight",),
+                    _weight_to_ours,
+                    _weight_to_theirs,
+                )
+            yield Renamed(f"{theirs}.state_linearity.bias", (f"{ours}.bias",), _bias_to_ours, _bias_to_theirs)
+            yield Renamed(f"{theirs}.state_projection.weight", (f"{ours}.projection",), _turned_to_ours, _turned)
+
+
+def swap_gates(gates: Tensor, dim: int = 0) -> Tensor:
+    """Gates i, j, f, o (ours) <-> i, f, j, o (AllenNLP's): its own inverse.
+
+    >>> swap_gates(torch.tensor([1, 2, 3, 4])).tolist()
+    [1, 3, 2, 4]
+    """
+    i, second, third, o = gates.chunk(4, dim)
+    return torch.cat([i, third, second, o], dim)
+
+
+def _weight_to_theirs(weight: Tensor) -> Tensor:
+    return swap_gates(weight.T)
+
+
+def _weight_to_ours(weight: Tensor) -> tuple[Tensor, ...]:
+    return (swap_gates(weight.T, dim=1),)
+
+
+def _bias_to_theirs(bias: Tensor) -> Tensor:
+    """AllenNLP keeps the forget bias in the parameter; the core adds it at run time, as the files want it."""
+    return swap_gates(bias + _forget_bias(bias))
+
+
+def _bias_to_ours(bias: Tensor) -> tuple[Tensor, ...]:
+    ours = swap_gates(bias)
+    return (ours - _forget_bias(ours),)
+
+
+def _forget_bias(bias: Tensor) -> Tensor:
+    return bias.new_tensor([0.0, 0.0, FORGET_BIAS, 0.0]).repeat_interleave(len(bias) // 4)
+
+
+def _turned(weight: Tensor) -> Tensor:
+    return weight.T.contiguous()
+
+
+def _turned_to_ours(weight: Tensor) -> tuple[Tensor, ...]:
+    return (_turned(weight),)
+
+
+log = logging.getLogger(__name__)
 File = str | Path
 _WORDS_AT_ONCE = 1024
 

@@ -1,4 +1,4 @@
-"""AllenNLP's `Elmo` and `batch_to_ids`."""
+"""AllenNLP's `ElmoTokenEmbedder`: one mix, as a token embedder for the input of a model."""
 
 import logging
 from collections.abc import Sequence
@@ -6,12 +6,45 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from torchelmo.compat.allennlp.bilm import ElmoBiLm, File
-from torchelmo.compat.allennlp.scalar_mix import ScalarMix
 from torchelmo.elmo import check_tokens
 from torchelmo.errors import ConfigError
+from torchelmo.mix import ScalarMix as CoreMix
 from torchelmo.text.characters import CharacterEncoder
+
+
+class ScalarMix(nn.Module):
+    """`mixture_size` tensors (..., dim) -> (..., dim): gamma · Σ softmax(scalar_parameters)_j tensor_j."""
+
+    def __init__(
+        self,
+        mixture_size: int,
+        do_layer_norm: bool = False,
+        initial_scalar_parameters: Sequence[float] | None = None,
+        trainable: bool = True,
+    ) -> None:
+        super().__init__()
+        self.mixture_size, self.do_layer_norm = mixture_size, do_layer_norm
+        initial = [0.0] * mixture_size if initial_scalar_parameters is None else initial_scalar_parameters
+        if len(initial) != mixture_size:
+            raise ConfigError(
+                f"ScalarMix: expected {mixture_size} initial_scalar_parameters, one for each layer, got {len(initial)}."
+            )
+        self.scalar_parameters = nn.ParameterList(
+            nn.Parameter(torch.tensor([float(value)]), requires_grad=trainable) for value in initial
+        )
+        self.gamma = nn.Parameter(torch.ones(1), requires_grad=trainable)
+        with torch.device("meta"):  # and in a tuple: it has no weights of its own
+            self._core = (CoreMix(mixture_size, layer_norm=do_layer_norm, norm_over="batch"),)
+
+    def forward(self, tensors: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
+        """`mask` (...) tells the layer norm which tokens are real; without layer norm it is not used."""
+        own = {"scalars": torch.cat(list(self.scalar_parameters)), "gamma": self.gamma}
+        mixed: Tensor = functional_call(self._core[0], own, (tensors, mask))
+        return mixed
+
 
 log = logging.getLogger(__name__)
 
@@ -106,3 +139,47 @@ def batch_to_ids(batch: Sequence[Sequence[str]]) -> Tensor:
     for position, sentence in enumerate(sentences):
         check_tokens(sentence, position)
     return torch.from_numpy(CharacterEncoder().batch(sentences))
+
+
+class ElmoTokenEmbedder(nn.Module):
+    """ids (..., tokens, 50) -> (..., tokens, dim), or `projection_dim` wide. The arguments are AllenNLP's."""
+
+    def __init__(
+        self,
+        options_file: File | None = None,
+        weight_file: File | None = None,
+        do_layer_norm: bool = False,
+        dropout: float = 0.5,
+        requires_grad: bool = False,
+        projection_dim: int | None = None,
+        vocab_to_cache: Sequence[str] | None = None,
+        scalar_mix_parameters: Sequence[float] | None = None,
+        *,
+        stateful: bool = True,
+    ) -> None:
+        super().__init__()
+        self._elmo = Elmo(
+            options_file,
+            weight_file,
+            1,
+            requires_grad=requires_grad,
+            do_layer_norm=do_layer_norm,
+            dropout=dropout,
+            vocab_to_cache=vocab_to_cache,
+            scalar_mix_parameters=scalar_mix_parameters,
+            stateful=stateful,
+        )
+        dim = self._elmo.get_output_dim()
+        self._projection = nn.Linear(dim, projection_dim) if projection_dim else None
+        self.output_dim = projection_dim or dim
+
+    def get_output_dim(self) -> int:
+        return self.output_dim
+
+    def reset_states(self) -> None:
+        """Let the next call start from zero."""
+        self._elmo.reset_states()
+
+    def forward(self, elmo_tokens: Tensor, word_inputs: Tensor | None = None) -> Tensor:
+        vectors: Tensor = self._elmo(elmo_tokens, word_inputs)["elmo_representations"][0]
+        return vectors if self._projection is None else self._projection(vectors)

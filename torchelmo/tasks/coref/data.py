@@ -1,9 +1,19 @@
-"""Documents: sentences, who says them, and clusters of mentions, which are spans of the document's tokens."""
+"""The columns of the CoNLL-2012 shared task: document, part, index, word, …, speaker (the tenth), …, clusters (last).
 
-from collections.abc import Iterable, Sequence
+A cluster opens with "(7", closes with "7)", and is "(7)" on a mention of one token; "|" stands between several.
+"""
+
+import logging
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 from typing import NamedTuple
+
+from torchelmo.errors import InputError, MissingFileError
+from torchelmo.files import read_lines, writing
+from torchelmo.text.reading import malformed
 
 
 class Mention(NamedTuple):
@@ -54,3 +64,168 @@ def crop(document: Document, first: int, n_sentences: int) -> Document:
         )
         clusters = [cluster for cluster in inside if cluster]
     return document._replace(sentences=sentences, speakers=document.speakers[start:end], clusters=clusters)
+
+
+_log = logging.getLogger(__name__)
+_BEGIN = re.compile(r"#begin document \((.*)\)(?:; part (\S+))?\s*")
+_PART = re.compile(r"(\(?)([^()|]+)(\)?)")
+_NOTHING = ("", "-", "_", "*")
+_WORD, _SPEAKER = 3, 9
+_N_COLUMNS = 12  # the first that can have a speaker: some files have only those up to the word, and the clusters
+_SUFFIXES = ("conll", "conll.gz", "conll.bz2", "conll.xz")
+
+
+def read_documents(path: str | Path) -> list[Document]:
+    """All documents of a file, or of all files in a folder whose names end in "conll", compressed or not."""
+    path = Path(path)
+    if not path.is_dir():
+        return list(_read_file(path))
+    files = sorted(file for file in path.rglob("*") if file.name.endswith(_SUFFIXES) and file.is_file())
+    if not files:
+        raise MissingFileError(f"{path}: expected files whose names end in conll, found none. Check the folder.")
+    return [document for file in files for document in _read_file(file)]
+
+
+def write_documents(path: str | Path, documents: Iterable[Document]) -> None:
+    """Columns that `read_documents` and the reference scorer read, tabs between them."""
+    with writing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
+        for document in documents:
+            stream.writelines(f"{line}\n" for line in document_lines(document))
+
+
+def document_lines(document: Document) -> Iterator[str]:
+    """One document with its #begin and #end."""
+    cells = _cells(document.clusters or [], sum(map(len, document.sentences)), f"{document.name}, part {document.part}")
+    place = 0
+    yield f"#begin document ({document.name}); part {document.part}"
+    for sentence in document.sentences:
+        for index, word in enumerate(sentence):
+            speaker = document.speakers[place] if document.speakers else "-"
+            row = [document.name, document.part, str(index), word, *["-"] * 5, speaker or "-", "*", cells[place] or "-"]
+            yield "\t".join(row)
+            place += 1
+        yield ""
+    yield "#end document"
+
+
+def _read_file(path: Path) -> Iterator[Document]:
+    draft: _Draft | None = None
+    number = 0
+    for number, line in enumerate(read_lines(path), 1):
+        if line.startswith("#begin document"):
+            if draft is not None:
+                raise malformed(path, number, f"the #end of the document that begins on line {draft.line}", line)
+            match = _BEGIN.fullmatch(line)
+            if match is None:
+                raise malformed(path, number, "'#begin document (name); part 000'", repr(line))
+            draft = _Draft(path, number, match[1], match[2] or "0")
+        elif draft is None:
+            if line.strip() and not line.startswith("#"):
+                raise malformed(path, number, "'#begin document (name); part 000' before any token", repr(line))
+        elif line.startswith("#end document"):
+            yield draft.finish()
+            draft = None
+        elif not line.strip():
+            draft.end_sentence()
+        elif not line.startswith("#"):
+            draft.add(number, line)
+    if draft is not None:
+        raise malformed(path, number, f"'#end document' for the #begin on line {draft.line}", "the end of the file")
+
+
+class _Opened(NamedTuple):
+    place: int
+    line: int
+
+
+class _Draft:
+    """A document while its lines come in."""
+
+    def __init__(self, path: Path, line: int, name: str, part: str) -> None:
+        self.path, self.line, self.name, self.part = path, line, name, part
+        self.sentences: list[list[str]] = [[]]
+        self.speakers: list[str] = []
+        self.opened: dict[str, list[_Opened]] = {}
+        self.clusters: dict[str, set[Mention]] = {}
+
+    def end_sentence(self) -> None:
+        if self.sentences[-1]:
+            self.sentences.append([])
+
+    def add(self, number: int, line: str) -> None:
+        # Some files leave the last column empty, which only tabs can show.
+        row = [cell.strip(" ") for cell in line.split("\t")] if "\t" in line else [c for c in line.split(" ") if c]
+        if len(row) <= _WORD + 1 or not row[_WORD]:
+            expected = "at least 5 columns (document, part, index, word, …, clusters)"
+            raise malformed(self.path, number, expected, f"{len(row)} in {line!r}")
+        speaker = row[_SPEAKER] if len(row) >= _N_COLUMNS else ""
+        self._mark(number, row[-1])
+        self.sentences[-1].append(row[_WORD].removeprefix("/") if row[_WORD] in ("/.", "/?") else row[_WORD])
+        self.speakers.append("" if speaker in _NOTHING else speaker)
+
+    def finish(self) -> Document:
+        for cluster, opened in self.opened.items():
+            if opened:
+                expected = f"'{cluster})' later in the document for '({cluster}' on this line"
+                raise malformed(self.path, opened[-1].line, expected, "none")
+        sentences = [sentence for sentence in self.sentences if sentence]
+        if not sentences:
+            raise malformed(self.path, self.line, "a document with tokens", "an empty one")
+        return Document(
+            name=self.name,
+            part=self.part,
+            sentences=sentences,
+            speakers=self.speakers if any(self.speakers) else [],
+            genre=self.name.split("/")[0] if "/" in self.name else "",
+            clusters=in_order(self._merged()),
+        )
+
+    def _mark(self, number: int, cell: str) -> None:
+        place = len(self.speakers)
+        for part in () if cell in _NOTHING else cell.split("|"):
+            match = _PART.fullmatch(part)
+            if match is None or not (match[1] or match[3]):
+                raise malformed(self.path, number, "clusters such as (7, 7) or (7) with | between them", repr(cell))
+            stack = self.opened.setdefault(match[2], [])
+            if match[1]:
+                stack.append(_Opened(place, number))
+            if match[3]:
+                if not stack:
+                    raise malformed(self.path, number, f"'({match[2]}' before it is closed", repr(cell))
+                self.clusters.setdefault(match[2], set()).add(Mention(stack.pop().place, place + 1))
+
+    def _merged(self) -> list[set[Mention]]:
+        """A few documents of CoNLL-2012 have one mention in two clusters: what is the same is one cluster."""
+        of: dict[Mention, set[Mention]] = {}
+        for name, cluster in self.clusters.items():
+            for other in [of[mention] for mention in cluster if mention in of]:
+                if other is not cluster:
+                    where = f"{self.path}: line {self.line}"
+                    _log.warning("%s: cluster %s shares a mention with another: they are taken as one.", where, name)
+                    cluster |= other
+            of.update((mention, cluster) for mention in cluster)
+        return list({id(cluster): cluster for cluster in of.values()}.values())
+
+
+def _cells(clusters: Sequence[Sequence[Mention]], n_tokens: int, where: str) -> list[str]:
+    """The last column, one cell per token."""
+    closing: list[list[str]] = [[] for _ in range(n_tokens)]
+    opening: list[list[str]] = [[] for _ in range(n_tokens)]
+    for number, cluster in enumerate(clusters):
+        around: list[Mention] = []  # those that are open where the next one begins
+        for mention in sorted(cluster, key=lambda m: (m.start, -m.end)):
+            while around and around[-1].end <= mention.start + 1:
+                around.pop()
+            if around and around[-1].end < mention.end:
+                raise InputError(
+                    f"{where}: expected mentions of one cluster to nest, found {tuple(around[-1])} crossing "
+                    f"{tuple(mention)}. Brackets cannot show that: leave one of the two out."
+                )
+            around.append(mention)
+            if mention.end - mention.start == 1:
+                opening[mention.start].append(f"({number})")
+            else:
+                opening[mention.start].append(f"({number}")
+                closing[mention.end - 1].append(f"{number})")
+    # What ends here comes before what begins here, or "(7" … "(7|7)" would close the wrong one.
+    return ["|".join([*ends, *begins]) for ends, begins in zip(closing, opening)]

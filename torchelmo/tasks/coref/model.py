@@ -11,15 +11,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from torchelmo.config import require_positive, require_share
 from torchelmo.errors import ConfigError
-from torchelmo.tasks.coref.antecedents import AntecedentScorer, best_antecedents, marginal_loss
 from torchelmo.tasks.coref.data import Document, Mention, crop, in_order
-from torchelmo.tasks.coref.spans import MentionScorer, SpanEncoder, Tokens, prune, span_grid
+from torchelmo.tasks.coref.scoring import (
+    AntecedentScorer,
+    MentionScorer,
+    SpanEncoder,
+    Tokens,
+    best_antecedents,
+    marginal_loss,
+    prune,
+    span_grid,
+)
 from torchelmo.tasks.inputs import TokenInput
-from torchelmo.tasks.layers.dropout import VariationalDropout
-from torchelmo.tasks.layers.encoder import BiRNN
-from torchelmo.tasks.layers.feed_forward import FeedForward
-from torchelmo.tasks.settings import require_positive, require_share
+from torchelmo.tasks.layers.basic import FeedForward, VariationalDropout
+from torchelmo.tasks.layers.rnn import BiRNN
 from torchelmo.tasks.task import TaskModel
 
 

@@ -6,18 +6,92 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from torchelmo.config import require_positive, require_share
 from torchelmo.errors import InputError
 from torchelmo.tasks.inputs import TokenInput
-from torchelmo.tasks.layers.dropout import VariationalDropout
-from torchelmo.tasks.layers.encoder import BiRNN
-from torchelmo.tasks.layers.padding import lengths_mask
-from torchelmo.tasks.qa.attention import PassageAttention, SelfAttention
-from torchelmo.tasks.qa.data import Question
-from torchelmo.tasks.qa.passage import Window
-from torchelmo.tasks.qa.spans import best_spans, boundary_loss
-from torchelmo.tasks.settings import require_positive, require_share
+from torchelmo.tasks.layers.basic import VariationalDropout, lengths_mask, masked_softmax
+from torchelmo.tasks.layers.rnn import BiRNN
+from torchelmo.tasks.qa.data import Question, Window
 from torchelmo.tasks.task import TaskModel
+
+
+class Trilinear(nn.Module):
+    """(batch, n, dim) and (batch, m, dim) -> scores (batch, n, m)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        bound = (3 * dim) ** -0.5  # as nn.Linear(3 * dim, 1) begins
+        self.left = nn.Parameter(torch.empty(dim).uniform_(-bound, bound))
+        self.right = nn.Parameter(torch.empty(dim).uniform_(-bound, bound))
+        self.product = nn.Parameter(torch.empty(dim).uniform_(-bound, bound))
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        # The three parts of w apart, so that no (batch, n, m, dim) tensor of pairs is ever made. q·(w⊙h) + w·q is
+        # q·(w⊙h + w'), which leaves one addition over all pairs.
+        scores = (left * self.product + self.right) @ right.transpose(1, 2)
+        return scores + (left @ self.left).unsqueeze(-1)
+
+
+class PassageAttention(nn.Module):
+    """Passage h and question q, both ways: -> [h; c; h⊙c; c⊙h̄], c what each h_i sees of q, h̄ what q sees of h."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.scores = Trilinear(dim)
+        self.dim = 4 * dim
+
+    def forward(self, passage: Tensor, passage_mask: Tensor, question: Tensor, question_mask: Tensor) -> Tensor:
+        scores = self.scores(passage, question)
+        weights = masked_softmax(scores, question_mask.unsqueeze(1))
+        seen = weights @ question
+        best = scores.masked_fill(~question_mask.unsqueeze(1), torch.finfo(scores.dtype).min).amax(dim=-1)
+        summary = masked_softmax(best, passage_mask).unsqueeze(1) @ passage  # (batch, 1, dim)
+        return torch.cat((passage, seen, passage * seen, seen * summary), dim=-1)
+
+
+class SelfAttention(nn.Module):
+    """Passage h with itself, no token with its own place: -> [h; c; h⊙c]."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.scores = Trilinear(dim)
+        self.dim = 3 * dim
+
+    def forward(self, passage: Tensor, mask: Tensor) -> Tensor:
+        itself = torch.eye(mask.shape[1], dtype=torch.bool, device=mask.device)
+        weights = masked_softmax(self.scores(passage, passage), mask.unsqueeze(1) & ~itself)
+        seen = weights @ passage
+        return torch.cat((passage, seen, passage * seen), dim=-1)
+
+
+class BestSpans(NamedTuple):
+    first: Tensor  # (batch,): token
+    last: Tensor  # (batch,): token, `first` or later
+    score: Tensor  # (batch,): start score of `first` + end score of `last`
+
+
+def best_spans(start: Tensor, end: Tensor, max_span: int) -> BestSpans:
+    """The span of at most `max_span` tokens with the highest sum of scores; start and end (batch, tokens).
+
+    >>> best_spans(torch.tensor([[1.0, 0.0, 3.0]]), torch.tensor([[9.0, 1.0, 0.0]]), 2).first.tolist()
+    [0]
+    """
+    # Row i holds the ends i, i + 1, …, i + max_span − 1.
+    ends = F.pad(end, (0, max_span - 1), value=-torch.inf).unfold(1, max_span, 1)
+    score, place = (start.unsqueeze(-1) + ends).flatten(1).max(dim=1)
+    first = place // max_span
+    return BestSpans(first, first + place % max_span, score)
+
+
+def boundary_loss(scores: Tensor, right: Tensor) -> Tensor:
+    """−log of the probability that the softmax of `scores` gives to the `right` (bool) tokens together: (batch,).
+
+    Scores are −∞ at padding; every row has a right token.
+    """
+    return scores.logsumexp(dim=1) - scores.masked_fill(~right, -torch.inf).logsumexp(dim=1)
+
 
 _MOST_PAIRS = 45 * 400 * 400  # windows × tokens × tokens that are predicted at once: 29 MB for each such tensor
 

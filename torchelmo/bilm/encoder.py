@@ -1,0 +1,103 @@
+"""Characters → one context-free vector per token.
+
+y_f = act(max_p (b_f + Σ_k W_fk · e(c_{p+k})))     one value per filter, over all positions p
+highway(y) = g ⊙ relu(W_t y + b_t) + (1 − g) ⊙ y    with g = σ(W_c y + b_c)
+x = W_p · highway(… highway(y)) + b_p
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from torchelmo.bilm.config import BiLMConfig
+
+
+def normal_(tensor: Tensor, std: float) -> None:
+    """Normal with mean 0. Left out on the meta device, for which PyTorch would load its compiler: two seconds."""
+    if not tensor.is_meta:
+        nn.init.normal_(tensor, 0.0, std)
+
+
+class CharCNN(nn.Module):
+    """(..., max_characters) ids -> (..., projection_dim)."""
+
+    def __init__(self, config: BiLMConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Parameter(torch.empty(config.n_characters, config.char_dim))
+        self.convolutions = nn.ModuleList(nn.Conv1d(config.char_dim, count, width) for width, count in config.filters)
+        self.highways = nn.ModuleList(Highway(config.n_filters) for _ in range(config.n_highway))
+        self.projection = nn.Linear(config.n_filters, config.projection_dim) if config.char_projection else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The published initialisation."""
+        nn.init.uniform_(self.embedding, -1.0, 1.0)
+        with torch.no_grad():
+            self.embedding[0].zero_()  # padded positions
+        for convolution in self.convolutions:
+            assert isinstance(convolution, nn.Conv1d)
+            if self.config.activation == "relu":
+                nn.init.uniform_(convolution.weight, -0.05, 0.05)
+            else:
+                fan_in = convolution.kernel_size[0] * convolution.in_channels
+                normal_(convolution.weight, math.sqrt(1.0 / fan_in))
+            if convolution.bias is not None:
+                nn.init.zeros_(convolution.bias)
+        if self.projection is not None:
+            normal_(self.projection.weight, math.sqrt(1.0 / self.config.n_filters))
+            nn.init.zeros_(self.projection.bias)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        flat = ids.reshape(-1, ids.shape[-1])
+        return self.combine(self.convolve(flat)).view(*ids.shape[:-1], self.config.projection_dim)
+
+    def convolve(self, ids: Tensor) -> Tensor:
+        """(n, max_characters) -> (n, n_filters): the plain convolutions, over padding characters too."""
+        embedded = nn.functional.embedding(ids, self.embedding).transpose(1, 2)
+        pooled = torch.cat([conv(embedded).amax(dim=-1) for conv in self.convolutions], dim=-1)
+        return torch.relu(pooled) if self.config.activation == "relu" else torch.tanh(pooled)
+
+    def conv_layers(self) -> list[nn.Conv1d]:
+        return list(self.convolutions)  # type: ignore[arg-type]
+
+    def highway_layers(self) -> "list[Highway]":
+        return list(self.highways)  # type: ignore[arg-type]
+
+    def combine(self, features: Tensor) -> Tensor:
+        """(n, n_filters) -> (n, projection_dim): highways, then the projection."""
+        for highway in self.highways:
+            features = highway(features)
+        return features if self.projection is None else self.projection(features)
+
+
+class Highway(nn.Module):
+    """(..., dim) -> (..., dim): a gate between a transformed and the plain input."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.carry = nn.Linear(dim, dim)
+        self.transform = nn.Linear(dim, dim)
+        for linear in (self.carry, self.transform):
+            normal_(linear.weight, math.sqrt(1.0 / dim))
+        nn.init.constant_(self.carry.bias, -2.0)  # at first the input passes through
+        nn.init.zeros_(self.transform.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate = torch.sigmoid(self.carry(x))
+        return gate * torch.relu(self.transform(x)) + (1.0 - gate) * x
+
+
+class WordEmbedding(nn.Module):
+    """(...) ids -> (..., projection_dim): whole words in; id 0 is padding, word i of the vocabulary is i + 1."""
+
+    def __init__(self, config: BiLMConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Parameter(torch.empty(config.n_words, config.projection_dim))
+        nn.init.uniform_(self.embedding, -1.0, 1.0)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        vectors = nn.functional.embedding((ids - 1).clamp_min(0), self.embedding)
+        return vectors.masked_fill((ids == 0).unsqueeze(-1), 0.0)

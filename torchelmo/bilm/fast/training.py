@@ -1,0 +1,268 @@
+"""Windows of running text through the biLM, for training: all rows full, the state carried, gradients cut.
+
+Both directions read left to right: the stream hands the backward language model its text reversed.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from torchelmo.bilm.encoder import WordEmbedding
+from torchelmo.bilm.fast.encoder import encode_types
+from torchelmo.bilm.lstm import FORGET_BIAS, LSTMState, ProjectedLSTM
+from torchelmo.bilm.model import BiLM, BiLMState
+from torchelmo.errors import InputError
+from torchelmo.runtime import in_parallel
+
+
+def run_layer(
+    lstms: Sequence[ProjectedLSTM], inputs: Sequence[Tensor], starts: Sequence[LSTMState]
+) -> tuple[list[Tensor], list[LSTMState]]:
+    """For each direction (steps, batch, input_dim), in reading order -> (steps, batch, projection_dim).
+
+    The states after the last step come without a gradient.
+    """
+    arguments: list[Tensor] = []
+    for lstm, x, start in zip(lstms, inputs, starts):
+        full = (tensor.to(lstm.bias.dtype) for tensor in (x, *start))  # whatever autocast made of them
+        arguments += [*full, lstm.input_weight, lstm.state_weight, lstm.bias, lstm.projection]
+    clips = [Clips(lstm.cell_clip, lstm.projection_clip) for lstm in lstms]
+    results = _Layer.apply(clips, *arguments)  # type: ignore[no-untyped-call]
+    n = len(lstms)
+    return list(results[:n]), [LSTMState(*pair) for pair in zip(results[n : 2 * n], results[2 * n :])]
+
+
+class Clips(NamedTuple):
+    cell: float | None
+    projection: float | None
+
+
+class _Saved(NamedTuple):
+    """What the gradient needs of one direction; `steps` is the length of the window."""
+
+    x: Tensor  # (steps, batch, input_dim)
+    gates: Tensor  # (steps, batch, 4 · cell_dim): σ(i), tanh(j), σ(f), σ(o)
+    unclipped: Tensor  # (steps, batch, cell_dim): the cells before clipping
+    cells: Tensor  # (1 + steps, batch, cell_dim): the state before the window, then the cells
+    tanh_cells: Tensor  # (steps, batch, cell_dim)
+    squashed: Tensor  # (steps, batch, cell_dim): σ(o) ⊙ tanh(c), which is projected
+    projected: Tensor  # (steps, batch, projection_dim): the outputs before clipping
+    hidden: Tensor  # (1 + steps, batch, projection_dim): the state before the window, then the outputs
+    input_weight: Tensor
+    state_weight: Tensor
+    projection: Tensor
+
+
+class _Layer(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, clips: list[Clips], *arguments: Tensor) -> tuple[Tensor, ...]:
+        groups = [arguments[i : i + 7] for i in range(0, len(arguments), 7)]
+        device = arguments[0].device
+        with torch.autocast(device.type, enabled=False):
+            results = in_parallel(_forward, [(clip, *group) for clip, group in zip(clips, groups)], device)
+        ctx.clips = clips
+        ctx.save_for_backward(*(tensor for saved in results for tensor in saved))
+        hidden = [saved.hidden[-1].clone() for saved in results]
+        cells = [saved.cells[-1].clone() for saved in results]
+        ctx.mark_non_differentiable(*hidden, *cells)
+        return (*(saved.hidden[1:] for saved in results), *hidden, *cells)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        tensors, size = ctx.saved_tensors, len(_Saved._fields)
+        saved = [_Saved(*tensors[i : i + size]) for i in range(0, len(tensors), size)]
+        device = gradients[0].device
+        with torch.autocast(device.type, enabled=False):
+            results = in_parallel(_backward, list(zip(ctx.clips, saved, gradients)), device)
+        return (None, *(gradient for result in results for gradient in result))
+
+
+def _forward(
+    clips: Clips,
+    x: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    input_weight: Tensor,
+    state_weight: Tensor,
+    bias: Tensor,
+    projection: Tensor,
+) -> _Saved:
+    steps, batch, _ = x.shape
+    cell_dim, dim = projection.shape
+    x = x.contiguous()
+    start = bias.clone()
+    start[2 * cell_dim : 3 * cell_dim] += FORGET_BIAS
+    gates = torch.addmm(start, x.flatten(0, 1), input_weight).view(steps, batch, 4 * cell_dim)
+    unclipped, tanh_cells, squashed = x.new_empty(3, steps, batch, cell_dim)
+    projected = x.new_empty(steps, batch, dim)
+    cells, outputs = x.new_empty(1 + steps, batch, cell_dim), x.new_empty(1 + steps, batch, dim)
+    cells[0], outputs[0] = cell, hidden
+    for t in range(steps):
+        gate = gates[t].addmm_(outputs[t], state_weight)
+        i, j, f, o = gate.chunk(4, dim=1)
+        # tanh(j) = 2 σ(2j) − 1: one call for all gates, and σ is three times as fast as tanh.
+        j.mul_(2.0)
+        gate.sigmoid_()
+        j.mul_(2.0).sub_(1.0)
+        torch.mul(f, cells[t], out=unclipped[t]).addcmul_(i, j)
+        _clip(unclipped[t], clips.cell, out=cells[t + 1])
+        torch.mul(cells[t + 1], 2.0, out=tanh_cells[t]).sigmoid_().mul_(2.0).sub_(1.0)
+        torch.mul(o, tanh_cells[t], out=squashed[t])
+        torch.mm(squashed[t], projection, out=projected[t])
+        _clip(projected[t], clips.projection, out=outputs[t + 1])
+    made = x, gates, unclipped, cells, tanh_cells, squashed, projected, outputs
+    return _Saved(*made, input_weight, state_weight, projection)
+
+
+def _backward(clips: Clips, saved: _Saved, gradient: Tensor) -> tuple[Tensor, ...]:
+    """The gradients of all arguments of `_forward` but the first."""
+    d_outputs = gradient.clone(memory_format=torch.contiguous_format)
+    d_gates = torch.empty_like(saved.gates)
+    d_bias = d_gates.new_zeros(d_gates.shape[-1])
+    d_hidden, d_cell = torch.zeros_like(saved.hidden[0]), torch.zeros_like(saved.cells[0])
+    part, other = torch.empty_like(d_cell), torch.empty_like(d_cell)
+    for t in reversed(range(len(d_outputs))):
+        i, j, f, o = saved.gates[t].chunk(4, dim=1)
+        d_i, d_j, d_f, d_o = d_gates[t].chunk(4, dim=1)
+        tanh = saved.tanh_cells[t]
+        d_projected = _clip_backward(d_outputs[t].add_(d_hidden), saved.projected[t], clips.projection)
+        torch.mm(d_projected, saved.projection.T, out=part)
+        _sigmoid_backward(torch.mul(part, tanh, out=other), o, out=d_o)
+        d_cell.add_(_tanh_backward(part.mul_(o), tanh, out=part))
+        _clip_backward(d_cell, saved.unclipped[t], clips.cell)
+        _sigmoid_backward(torch.mul(d_cell, j, out=part), i, out=d_i)
+        _tanh_backward(torch.mul(d_cell, i, out=part), j, out=d_j)
+        _sigmoid_backward(torch.mul(d_cell, saved.cells[t], out=part), f, out=d_f)
+        d_cell.mul_(f)
+        d_bias.add_(d_gates[t].sum(dim=0))
+        torch.mm(d_gates[t], saved.state_weight.T, out=d_hidden)
+    flat = d_gates.flatten(0, 1)
+    both = torch.cat([saved.x, saved.hidden[:-1]], dim=2).flatten(0, 1)  # what the gates were made of
+    d_input_weight, d_state_weight = torch.mm(both.T, flat).split([saved.x.shape[2], saved.hidden.shape[2]])
+    d_projection = torch.mm(saved.squashed.flatten(0, 1).T, d_outputs.flatten(0, 1))
+    d_x = torch.mm(flat, saved.input_weight.T).view_as(saved.x)
+    return d_x, d_hidden, d_cell, d_input_weight, d_state_weight, d_bias, d_projection
+
+
+def _sigmoid_backward(gradient: Tensor, y: Tensor, *, out: Tensor) -> Tensor:
+    result: Tensor = torch.ops.aten.sigmoid_backward(gradient, y, grad_input=out)
+    return result
+
+
+def _tanh_backward(gradient: Tensor, y: Tensor, *, out: Tensor) -> Tensor:
+    result: Tensor = torch.ops.aten.tanh_backward(gradient, y, grad_input=out)
+    return result
+
+
+def _clip(x: Tensor, limit: float | None, *, out: Tensor) -> Tensor:
+    return out.copy_(x) if limit is None else torch.clamp(x, -limit, limit, out=out)
+
+
+def _clip_backward(gradient: Tensor, x: Tensor, limit: float | None) -> Tensor:
+    """In place: zero where x was beyond the limit, as for `clamp`; hardtanh's own limits are exclusive."""
+    if limit is None:
+        return gradient
+    beyond = _next_number(limit, x.dtype)
+    result: Tensor = torch.ops.aten.hardtanh_backward(gradient, x, -beyond, beyond, grad_input=gradient)
+    return result
+
+
+@cache
+def _next_number(limit: float, dtype: torch.dtype) -> float:
+    return float(torch.nextafter(torch.tensor(limit, dtype=dtype), torch.tensor(torch.inf, dtype=dtype)))
+
+
+class TrainingOutput(NamedTuple):
+    forward: Tensor | None  # (batch, unroll, projection_dim), the top layer; None without that direction
+    backward: Tensor | None
+    state: BiLMState  # detached, for the next window
+
+
+def run_training(
+    bilm: BiLM,
+    ids_forward: Tensor | None,
+    ids_backward: Tensor | None,
+    state: BiLMState | None,
+    *,
+    dropout: float = 0.0,
+    characters: Tensor | None = None,
+    path: Literal["fast", "plain"] = "fast",
+) -> TrainingOutput:
+    """ids (batch, unroll), each in reading order -> the top layers, with gradients for every parameter.
+
+    Ids are rows of `characters` (n_types, max_characters) for a character model, word ids + 1 for one that
+    reads words. Dropout falls on the input of every LSTM and on the output, as published. The plain path gives
+    the same numbers by autograd alone.
+    """
+    config = bilm.config
+    x = _encode(bilm, _reading(bilm, ids_forward, ids_backward), characters, path)
+    if state is None:
+        state = bilm.zero_state(x[0].shape[1])
+    bilm.check_state(state, x[0].shape[1])
+    run = run_layer if path == "fast" else _run_layer_plain
+    ends: list[list[LSTMState]] = []
+    for j in range(config.n_layers):
+        lstms = [bilm.direction_lstms(direction)[j] for direction in config.directions]
+        starts = [LSTMState(state.hidden[d, j], state.cell[d, j]) for d in range(len(lstms))]
+        inputs = [_drop(each, dropout) for each in x]
+        x, end = run(lstms, inputs, starts)
+        if config.residual and j > 0:
+            x = [out + each for out, each in zip(x, inputs)]
+        ends.append(end)
+    top = {name: _drop(each, dropout).transpose(0, 1) for name, each in zip(config.directions, x)}
+    return TrainingOutput(top.get("forward"), top.get("backward"), _join(ends))
+
+
+def _reading(bilm: BiLM, ids_forward: Tensor | None, ids_backward: Tensor | None) -> list[Tensor]:
+    """What each direction of the model reads, checked."""
+    given = {"forward": ids_forward, "backward": ids_backward}
+    reading = [given[direction] for direction in bilm.config.directions]
+    for direction, ids in zip(bilm.config.directions, reading):
+        if ids is None or ids.dim() != 2 or ids.shape != reading[0].shape:  # type: ignore[union-attr]
+            found = None if ids is None else tuple(ids.shape)
+            raise InputError(f"run_training: expected ids_{direction} (batch, unroll), alike both ways, got {found}.")
+    return [ids for ids in reading if ids is not None]
+
+
+def _encode(bilm: BiLM, reading: list[Tensor], characters: Tensor | None, path: str) -> list[Tensor]:
+    """Each (batch, unroll) -> (unroll, batch, projection_dim): every distinct type of the window once."""
+    encoder = bilm.encoder
+    if isinstance(encoder, WordEmbedding):
+        return [encoder(ids.T) for ids in reading]
+    if characters is None:
+        raise InputError("run_training: a model that reads characters needs `characters`, the table of all types.")
+    types, place = torch.unique(torch.stack([ids.T for ids in reading]), return_inverse=True)
+    rows = characters[types].long()
+    vectors = encode_types(encoder, rows) if path == "fast" else encoder(rows)
+    return list(F.embedding(place, vectors).unbind())
+
+
+def _run_layer_plain(
+    lstms: Sequence[ProjectedLSTM], inputs: Sequence[Tensor], starts: Sequence[LSTMState]
+) -> tuple[list[Tensor], list[LSTMState]]:
+    """As `run_layer`, by autograd through the steps: the reference."""
+    outputs, ends = [], []
+    for lstm, x, now in zip(lstms, inputs, starts):
+        hidden = []
+        for x_t in x.unbind():
+            now = lstm.step(x_t, now)
+            hidden.append(now.hidden)
+        outputs.append(torch.stack(hidden))
+        ends.append(LSTMState(now.hidden.detach(), now.cell.detach()))
+    return outputs, ends
+
+
+def _drop(x: Tensor, dropout: float) -> Tensor:
+    return F.dropout(x, dropout) if dropout else x
+
+
+def _join(ends: list[list[LSTMState]]) -> BiLMState:
+    """Layers of directions of states -> (n_directions, n_layers, batch, …)."""
+    hidden, cell = (
+        torch.stack([torch.stack([end[part] for end in layer]) for layer in ends], dim=1) for part in (0, 1)
+    )
+    return BiLMState(hidden, cell)

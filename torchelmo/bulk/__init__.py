@@ -1,0 +1,1 @@
+"""Text collections to vectors on disk."""

@@ -1,0 +1,1 @@
+"""Weights in the files that exist: ours, the official ones."""

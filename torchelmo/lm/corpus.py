@@ -1,0 +1,345 @@
+"""Writing a corpus folder in constant memory: ids are numbered as types appear, then once more by frequency.
+
+card.json  vocab.txt  types.txt  counts.npy  characters.npy  {train,heldout}.{tokens,offsets}.npy
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from torchelmo.errors import ConfigError, InputError, MissingFileError
+from torchelmo.files import flush_to_disk, read_lines, require_file, writing
+from torchelmo.text.characters import CharacterEncoder
+from torchelmo.text.vocabulary import BEGIN, END, NOT_A_WORD, UNKNOWN, Vocabulary, fits_a_line, unfit
+
+FORMAT = 1
+BEGIN_ID, END_ID, UNKNOWN_ID = 0, 1, 2
+Ids: TypeAlias = npt.NDArray[np.int64]
+Part: TypeAlias = Literal["train", "heldout"]
+
+
+class Corpus:
+    """One part of a folder that `torchelmo prepare` wrote. Nothing is read before it is used."""
+
+    def __init__(self, folder: str | Path, part: Part = "train") -> None:
+        self.folder, self.part = Path(folder), part
+        self.card = _read_card(self.folder)
+        if not self.has_part(part):
+            raise InputError(
+                f"{self.folder}: expected a {part} part, but this text was prepared without one. "
+                "Prepare it again with --heldout and a larger fraction, or with files."
+            )
+        # Word-type ids without marks; sentence i is tokens[offsets[i] : offsets[i + 1]].
+        self.tokens: npt.NDArray[np.uint32] = self._array(f"{part}.tokens.npy", "uint32", (None,))
+        self.offsets: Ids = self._array(f"{part}.offsets.npy", "int64", (None,))
+        self.n_tokens, self.n_sentences = len(self.tokens), len(self.offsets) - 1
+        if int(self.offsets[-1]) != self.n_tokens:
+            raise InputError(
+                f"{self.folder}: expected {self.offsets[-1]} tokens in {part}.tokens.npy, found "
+                f"{self.n_tokens}. The folder was changed after it was written: prepare the text again."
+            )
+        self.n_types: int = self.card["types"]
+        # The ids of the official layout, shifted by one; and how often each type stands in the training part.
+        self.characters: npt.NDArray[np.int16] = self._array(
+            "characters.npy", "int16", (self.n_types, self.card["settings"]["max_characters"])
+        )
+        self.counts: Ids = self._array("counts.npy", "int64", (self.n_types,))
+
+    @classmethod
+    def open(cls, folder: str | Path, part: Part = "train") -> "Corpus":
+        return cls(folder, part)
+
+    def has_part(self, part: Part) -> bool:
+        """Whether the text was prepared with that part, by its card."""
+        return bool(self.card["parts"].get(part, {}).get("sentences"))
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The words of the softmax: the first types."""
+        vocabulary = Vocabulary.read(self.folder / "vocab.txt")
+        if len(vocabulary) != self.card["vocabulary"]:
+            raise InputError(
+                f"{self.folder / 'vocab.txt'}: expected {self.card['vocabulary']} words, found "
+                f"{len(vocabulary)}. The file was changed after it was written: prepare the text again."
+            )
+        return vocabulary
+
+    @cached_property
+    def types(self) -> list[str]:
+        """Every word type; type i has the character ids characters[i]."""
+        return list(read_lines(self.folder / "types.txt"))
+
+    def targets(self, ids: npt.NDArray[Any]) -> Ids:
+        """Word-type ids -> softmax ids: `<UNK>` for a type outside the vocabulary."""
+        return np.where(ids < self.card["vocabulary"], ids, UNKNOWN_ID).astype(np.int64)
+
+    @cached_property
+    def target_counts(self) -> Ids:
+        """(n_words,): how often each softmax id is a target of one direction; the marks once per sentence."""
+        size: int = self.card["vocabulary"]
+        counts = np.array(self.counts[:size])
+        counts[UNKNOWN_ID] += self.counts[size:].sum()
+        return counts
+
+    def sentence(self, index: int) -> list[str]:
+        return [self.types[token] for token in self.tokens[self.offsets[index] : self.offsets[index + 1]]]
+
+    def sentences(self) -> Iterator[list[str]]:
+        return map(self.sentence, range(self.n_sentences))
+
+    def _array(self, name: str, dtype: str, shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
+        path = require_file(self.folder / name, "an array of prepared text")
+        try:
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise InputError(
+                f"{path}: expected a NumPy array, but it is damaged or cut short ({error}). Prepare the text again."
+            ) from error
+        fits = len(shape) == array.ndim and all(n is None or n == m for n, m in zip(shape, array.shape))
+        if array.dtype != dtype or not fits:
+            expected = "×".join("n" if n is None else str(n) for n in shape)
+            raise InputError(
+                f"{path}: expected {dtype} of shape {expected}, found {array.dtype} of shape {array.shape}. "
+                "Prepare the text again."
+            )
+        # A plain view: indexing a memmap object costs a microsecond more each time.
+        plain: npt.NDArray[Any] = array.view(np.ndarray)
+        return plain
+
+
+def _read_card(folder: Path) -> dict[str, Any]:
+    path = folder / "card.json"
+    if not path.is_file():
+        raise MissingFileError(
+            f"{folder}: expected a folder that `torchelmo prepare` wrote, found no card.json in it. "
+            "Prepare the text first, or check the path."
+        )
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path}: expected JSON in UTF-8: {error}. Prepare the text again.") from error
+    if not isinstance(card, dict) or card.get("format") != FORMAT:
+        found = card.get("format") if isinstance(card, dict) else card
+        raise InputError(
+            f"{path}: expected prepared text of format {FORMAT}, found {found!r}. "
+            "Prepare the text again with this version of torchelmo."
+        )
+    return card
+
+
+Card: TypeAlias = dict[str, Any]
+MARKS = (BEGIN, END, UNKNOWN)
+_PIECE = 1 << 20  # numbers that are renumbered at once
+
+
+class CorpusWriter:
+    """Sentences in, in their order; `finish` sorts the types and writes everything into `folder`.
+
+    Only the types are held in memory; the ids wait in files beside the result.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True)
+        self._numbers = {mark: number for number, mark in enumerate(MARKS)}  # type -> provisional id
+        self._parts = {part: _Spill(folder, part) for part in ("train", "heldout")}
+
+    def add(
+        self,
+        part: Part,
+        types: Sequence[str],
+        ids: npt.NDArray[np.integer[Any]],
+        lengths: npt.NDArray[np.integer[Any]],
+    ) -> None:
+        """Sentences as indices into `types`, one after another, and the number of tokens of each."""
+        numbers = self._numbers
+        number = np.fromiter(
+            (UNKNOWN_ID if word == NOT_A_WORD else numbers.setdefault(word, len(numbers)) for word in types),
+            dtype=np.uint32,
+            count=len(types),
+        )
+        self._parts[part].add(number[ids], lengths, len(numbers))
+
+    def finish(self, vocabulary: int | Vocabulary, *, max_characters: int, card: Mapping[str, Any]) -> Card:
+        """Write all files, card.json last, and return what it holds.
+
+        `vocabulary` is how many words the softmax may have, the marks among them; or the words themselves.
+        """
+        train, heldout = self._parts["train"], self._parts["heldout"]
+        if not train.n_sentences:
+            raise InputError(
+                "Expected text to train on, found no token in the training part. "
+                "Check the files; a small text may need a smaller --heldout."
+            )
+        first = self._first_words(vocabulary)
+        words = list(self._numbers)
+        counts = np.zeros(len(words), dtype=np.int64)
+        counts[: len(train.counts)] = train.counts[: len(words)]
+        rest = sorted(set(range(len(words))) - set(first), key=lambda i: (-counts[i], words[i]))
+        # Python's order of strings, by code point, is the same everywhere.
+        order = np.array([*first, *rest])
+        rank = np.empty(len(words), dtype=np.uint32)
+        rank[order] = np.arange(len(words), dtype=np.uint32)
+        counts, types = counts[order], [words[i] for i in order]
+        seen = len(first) + int(np.count_nonzero(counts[len(first) :]))
+        size = min(vocabulary, seen) if isinstance(vocabulary, int) else len(first)
+        counts[[BEGIN_ID, END_ID]] += train.n_sentences
+        _write_text(self.folder / "types.txt", types)
+        _write_text(self.folder / "vocab.txt", types[:size])
+        _write_array(self.folder / "counts.npy", "int64", (len(types),), [counts])
+        characters = CharacterEncoder(max_characters)
+        _write_array(
+            self.folder / "characters.npy",
+            "int16",
+            (len(types), max_characters),
+            (characters.encode(types[i : i + 65536]) for i in range(0, len(types), 65536)),
+        )
+        parts = {part: spill.finish(rank, size) for part, spill in self._parts.items() if spill.n_sentences}
+        if not heldout.n_sentences:
+            heldout.discard()
+        numbers = {"format": FORMAT, "types": len(types), "vocabulary": size, "parts": parts}
+        asked = {"vocab_size": vocabulary if isinstance(vocabulary, int) else None, "max_characters": max_characters}
+        whole = {**numbers, **card, "settings": {**asked, **card.get("settings", {})}}
+        _write_text(self.folder / "card.json", [json.dumps(whole, indent=2, ensure_ascii=False)])
+        return whole
+
+    def _first_words(self, vocabulary: int | Vocabulary) -> list[int]:
+        """The provisional ids of the types that come first whatever their frequency."""
+        if isinstance(vocabulary, int):
+            if vocabulary <= len(MARKS):
+                raise ConfigError(f"vocab_size must be more than {len(MARKS)}, the number of marks; got {vocabulary}.")
+            return list(range(len(MARKS)))
+        if tuple(vocabulary.words[: len(MARKS)]) != MARKS:
+            raise InputError(
+                f"Vocabulary: expected {', '.join(MARKS)} as the first three words, "
+                f"found {', '.join(vocabulary.words[: len(MARKS)])}. Put them first."
+            )
+        vocabulary.text(vocabulary.where)  # an error for words that vocab.txt cannot hold
+        return [self._numbers.setdefault(word, len(self._numbers)) for word in vocabulary]
+
+    def __enter__(self) -> "CorpusWriter":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for spill in self._parts.values():
+            spill.close()
+
+
+def write_corpus(
+    folder: str | Path,
+    train: Iterable[Sequence[str]],
+    heldout: Iterable[Sequence[str]] = (),
+    *,
+    vocab_size: int = 50_000,
+    vocabulary: Vocabulary | None = None,
+    max_characters: int = 50,
+) -> Corpus:
+    """A corpus folder from sentences that are lists of tokens already; returns its training part.
+
+    `vocabulary` takes the place of the `vocab_size` most frequent types.
+    """
+    with writing(Path(folder).resolve()) as temporary, CorpusWriter(temporary) as writer:
+        sentences: dict[Part, Iterable[Sequence[str]]] = {"train": train, "heldout": heldout}
+        for part, texts in sentences.items():
+            for i, sentence in enumerate(texts):
+                if not sentence:
+                    continue
+                _check_tokens(sentence, f"{part} sentence {i}")
+                writer.add(part, sentence, np.arange(len(sentence)), np.array([len(sentence)]))
+        writer.finish(vocabulary or vocab_size, max_characters=max_characters, card={"tokenizer": "none"})
+    return Corpus(folder)
+
+
+def _check_tokens(sentence: Sequence[str], where: str) -> None:
+    """types.txt has a line for every token, and its number is the id of the type."""
+    for i, token in enumerate(sentence):
+        if not fits_a_line(token) and token != NOT_A_WORD:  # which counts as an unknown word
+            raise unfit(token, f"{where}, token {i}")
+
+
+class _Spill:
+    """The sentences of one part with provisional ids, in files, until the types are in order."""
+
+    def __init__(self, folder: Path, part: str) -> None:
+        self._folder, self._part = folder, part
+        self._ids: IO[bytes] = (folder / f".{part}.ids").open("w+b")
+        self._lengths: IO[bytes] = (folder / f".{part}.lengths").open("w+b")
+        self.counts = np.zeros(1024, dtype=np.int64)  # at least as long as there are types
+        self.n_sentences = self.n_tokens = 0
+
+    def add(self, ids: npt.NDArray[np.uint32], lengths: npt.NDArray[np.integer[Any]], n_types: int) -> None:
+        if n_types > len(self.counts):
+            self.counts = np.concatenate([self.counts, np.zeros(2 * n_types - len(self.counts), dtype=np.int64)])
+        distinct, times = np.unique(ids, return_counts=True)
+        self.counts[distinct] += times
+        self._ids.write(ids.astype(np.uint32, copy=False).tobytes())
+        self._lengths.write(lengths.astype(np.uint32).tobytes())
+        self.n_sentences += len(lengths)
+        self.n_tokens += len(ids)
+
+    def finish(self, rank: npt.NDArray[np.uint32], vocabulary: int) -> dict[str, Any]:
+        """Write the arrays of this part; returns its line of the card."""
+        tokens, offsets = (self._folder / f"{self._part}.{name}.npy" for name in ("tokens", "offsets"))
+        known = 0
+
+        def renumbered() -> Iterator[npt.NDArray[np.uint32]]:
+            nonlocal known
+            for piece in _pieces(self._ids):
+                ids = rank[piece]
+                known += int(np.count_nonzero((ids < vocabulary) & (ids != UNKNOWN_ID)))
+                yield ids
+
+        def ends() -> Iterator[npt.NDArray[np.int64]]:
+            yield np.zeros(1, dtype=np.int64)
+            last = 0
+            for piece in _pieces(self._lengths):
+                cumulative = np.cumsum(piece, dtype=np.int64) + last
+                last = int(cumulative[-1])
+                yield cumulative
+
+        _write_array(tokens, "uint32", (self.n_tokens,), renumbered())
+        _write_array(offsets, "int64", (self.n_sentences + 1,), ends())
+        self.discard()
+        return {
+            "sentences": self.n_sentences,
+            "tokens": self.n_tokens,
+            "types": int(np.count_nonzero(self.counts)),
+            "oov_rate": 1 - known / self.n_tokens,
+        }
+
+    def close(self) -> None:
+        self._ids.close()
+        self._lengths.close()
+
+    def discard(self) -> None:
+        self.close()
+        for file in (self._ids, self._lengths):
+            Path(file.name).unlink()
+
+
+def _pieces(file: IO[bytes]) -> Iterator[npt.NDArray[np.uint32]]:
+    file.seek(0)
+    while data := file.read(4 * _PIECE):
+        yield np.frombuffer(data, dtype=np.uint32)
+
+
+def _write_array(path: Path, dtype: str, shape: tuple[int, ...], pieces: Iterable[npt.NDArray[Any]]) -> None:
+    """An .npy file of a known shape, piece by piece; the bytes are the same on every machine."""
+    little = np.dtype(dtype).newbyteorder("<")
+    with path.open("wb") as file:
+        header = {"descr": np.lib.format.dtype_to_descr(little), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for piece in pieces:
+            file.write(piece.astype(little, copy=False).tobytes())
+    flush_to_disk(path)
+
+
+def _write_text(path: Path, lines: Iterable[str]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(line + "\n" for line in lines)
+    flush_to_disk(path)

@@ -1,0 +1,316 @@
+"""What training minimises: −½ (log p(→) + log p(←)) per token, one softmax for both directions."""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchelmo.bilm.fast.training import run_training
+from torchelmo.bilm.model import BiLM, BiLMState
+from torchelmo.bilm.softmax import AdaptiveSoftmax, Cluster, Softmax
+from torchelmo.errors import ConfigError, InputError
+
+
+def cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    targets: Tensor,
+    words: Tensor | None = None,
+    log_inclusion: Tensor | None = None,
+) -> Tensor:
+    """(n, dim), (n_words, dim), (n_words,), (n,) -> a scalar. `words` (rising) are the alternatives to the targets."""
+    total: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
+        hidden, weight, bias, targets.contiguous(), words, log_inclusion, torch.is_grad_enabled()
+    )
+    return total
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        targets: Tensor,
+        words: Tensor | None,
+        log_inclusion: Tensor | None,
+        with_gradients: bool,
+    ) -> Tensor:
+        kind = hidden.device.type
+        product = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+        with torch.autocast(kind, enabled=False):
+            rows, offset = weight, bias
+            if words is not None and log_inclusion is not None:
+                rows, offset = weight[words], bias[words] - log_inclusion.to(bias)
+            own = _Own(weight[targets], bias[targets], _find(targets, words))
+            result = _run(hidden.to(weight), rows, offset, own, product, with_gradients)
+        ctx.shape = weight.shape
+        if with_gradients:
+            ctx.save_for_backward(*result[1:], hidden, targets, *([] if words is None else [words]))
+        return result.total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        d_hidden, d_rows, d_offset, d_own, hidden, targets, *words = ctx.saved_tensors
+        d_own = d_own * gradient
+        if words:
+            d_weight, d_bias = d_rows.new_zeros(ctx.shape), d_rows.new_zeros(ctx.shape[0])
+            d_weight.index_copy_(0, words[0], d_rows * gradient)
+            d_bias.index_copy_(0, words[0], d_offset * gradient)
+        else:
+            d_weight, d_bias = d_rows * gradient, d_offset * gradient
+        d_weight.index_add_(0, targets, hidden.to(d_own) * d_own.unsqueeze(1))
+        d_bias.index_add_(0, targets, d_own)
+        return (d_hidden * gradient).to(hidden.dtype), d_weight, d_bias, None, None, None, None
+
+
+class _Own(NamedTuple):
+    """The targets of n tokens."""
+
+    rows: Tensor  # (n, dim)
+    offset: Tensor  # (n,)
+    place: Tensor  # (n,) among the alternatives; −1 where the target is not one of them
+
+    def part(self, some: slice) -> "_Own":
+        return _Own(*(tensor[some] for tensor in self))
+
+
+class _Result(NamedTuple):
+    total: Tensor
+    d_hidden: Tensor  # (n, dim)
+    d_rows: Tensor  # (n_alternatives, dim)
+    d_offset: Tensor  # (n_alternatives,)
+    d_own: Tensor  # (n,) of the targets' scores
+
+
+def _run(
+    hidden: Tensor, rows: Tensor, offset: Tensor, own: _Own, product: torch.dtype, with_gradients: bool
+) -> _Result:
+    """Each target against the alternatives `rows`; the products are taken in the type `product`."""
+
+    def multiply(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
+        if product == out.dtype:
+            return torch.mm(a, b, out=out)
+        return out.copy_(torch.mm(a.to(product), b.to(product)))
+
+    result = _Result(
+        rows.new_zeros(()),
+        torch.empty_like(hidden),
+        torch.zeros_like(rows),
+        torch.zeros_like(offset),
+        rows.new_empty(len(hidden)),
+    )
+    d_rows, size, n = torch.empty_like(rows), _tokens_at_once(len(rows)), len(rows)
+    # Rows that begin at multiples of 64 bytes: the product is half as fast again as on rows that do not.
+    space = rows.new_empty(min(size, len(hidden)), n + -n % 16)[:, :n]
+    for start in range(0, len(hidden), size):
+        some = slice(start, start + size)
+        h, mine = hidden[some], own.part(some)
+        scores = multiply(h, rows.T, out=space[: len(h)]).add_(offset)
+        hits = (mine.place >= 0).nonzero().squeeze(1)
+        scores[hits, mine.place[hits]] = -torch.inf  # the target is not its own alternative
+        score = (h * mine.rows).sum(dim=1) + mine.offset
+        top = torch.maximum(score, scores.amax(dim=1))
+        powers = scores.sub_(top.unsqueeze(1)).exp_()
+        power = (score - top).exp()
+        sums = powers.sum(dim=1) + power
+        result.total.add_((sums.log() + top - score).sum())
+        if with_gradients:
+            shares = powers.div_(sums.unsqueeze(1))
+            result.d_own[some] = share = power / sums - 1.0
+            multiply(shares, rows, out=result.d_hidden[some]).addcmul_(share.unsqueeze(1), mine.rows)
+            result.d_rows.add_(multiply(shares.T, h, out=d_rows))
+            result.d_offset.add_(shares.sum(dim=0))
+    return result
+
+
+def _find(targets: Tensor, words: Tensor | None) -> Tensor:
+    """Where each target stands among the rising `words` (None: all there are), −1 where it does not."""
+    if words is None:
+        return targets
+    place = torch.searchsorted(words, targets).clamp_max(len(words) - 1)
+    return torch.where(words[place] == targets, place, -1)
+
+
+def _tokens_at_once(n_alternatives: int) -> int:
+    """Scores of about 8 MB stay in the cache; many words need more tokens for a fast product, up to 200 MB."""
+    return max(1, min(max(_CACHED // n_alternatives, 512), _MOST // n_alternatives))
+
+
+_CACHED, _MOST = 1 << 21, 50_000_000  # values
+
+
+class Negatives(NamedTuple):
+    """Words that all tokens of a window share as alternatives to their targets."""
+
+    words: Tensor  # (n,) distinct, rising
+    log_inclusion: Tensor  # (n,) log of the probability to be drawn at all
+
+
+class Sampler:
+    """Draws negatives by rank ("log-uniform", for words by falling frequency) or by counts ("unigram")."""
+
+    def __init__(
+        self,
+        n_words: int,
+        n_samples: int,
+        *,
+        proposal: Literal["log-uniform", "unigram"] = "log-uniform",
+        counts: Tensor | None = None,
+    ) -> None:
+        if n_words < 1 or n_samples < 1:
+            raise ConfigError(f"Sampler: expected at least one word and one draw, got {n_words} and {n_samples}.")
+        if proposal == "unigram":
+            if counts is None or len(counts) != n_words:
+                found = "none" if counts is None else len(counts)
+                raise ConfigError(f"Sampler: 'unigram' needs the counts of all {n_words} words, got {found}.")
+            weights = counts.double().cpu().clamp_min(1.0)  # a word with no count must still be drawn at times
+        else:
+            weights = torch.log1p(1.0 / torch.arange(1, n_words + 1, dtype=torch.float64))
+        share = weights / weights.sum()
+        self.n_words, self.n_samples = n_words, n_samples
+        self._upto = share.cumsum(0)
+        self._log_inclusion = torch.log(-torch.expm1(n_samples * torch.log1p(-share)))
+
+    def draw(self, generator: torch.Generator) -> Negatives:
+        """The same generator state gives the same words: on every rank, and after a resumed run."""
+        if self.n_samples >= self.n_words:  # then all of them, which is the full softmax
+            words = torch.arange(self.n_words)
+            return Negatives(words, torch.zeros(self.n_words))
+        points = torch.rand(self.n_samples, dtype=torch.float64, generator=generator)
+        words = torch.searchsorted(self._upto, points, right=True).clamp_max(self.n_words - 1).unique()
+        return Negatives(words, self._log_inclusion[words].float())
+
+
+def check_softmax(loss: str, softmax: nn.Module | None) -> None:
+    """A loss is of one kind of softmax; an error that says which, if it is not this one's."""
+    kind, what = (AdaptiveSoftmax, "with") if loss == "adaptive" else (Softmax, "without")
+    if not isinstance(softmax, kind):
+        raise ConfigError(
+            f"The {loss} loss needs another softmax: expected one {what} softmax_cutoffs, got a model with "
+            f"{type(softmax).__name__}. Change loss, or the model."
+        )
+
+
+def sampled_loss(softmax: Softmax, hidden: Tensor, targets: Tensor, negatives: Negatives | None) -> Tensor:
+    """Only the rows of `touched_rows` get a gradient; it is dense all the same, as fused optimisers need it."""
+    check_softmax("sampled", softmax)
+    if negatives is None:
+        raise InputError("sampled_loss: expected negatives, got None. Draw them with Sampler.draw.")
+    return _total(softmax, hidden, targets, negatives) / max(1, len(targets))
+
+
+def full_loss(softmax: Softmax, hidden: Tensor, targets: Tensor, negatives: Negatives | None = None) -> Tensor:
+    """Exact, over all words."""
+    check_softmax("full", softmax)
+    return _total(softmax, hidden, targets) / max(1, len(targets))
+
+
+def adaptive_loss(
+    softmax: AdaptiveSoftmax, hidden: Tensor, targets: Tensor, negatives: Negatives | None = None
+) -> Tensor:
+    """Exact: all tokens through the head, each token of a rarer word through the cluster of that word."""
+    check_softmax("adaptive", softmax)
+    bounds, targets = softmax.bounds, targets.contiguous()
+    of_cluster = torch.bucketize(targets, torch.tensor(bounds[:-1], device=targets.device), right=True)
+    in_head = torch.where(of_cluster == 0, targets, bounds[0] + of_cluster - 1)
+    total: Tensor = _total(softmax.head, hidden, in_head)
+    for k, cluster in enumerate(softmax.clusters):
+        assert isinstance(cluster, Cluster)
+        places = (of_cluster == k + 1).nonzero().squeeze(1)  # maybe none: the cluster still gets a gradient, of 0
+        total = total + _total(cluster.softmax, cluster.projection(hidden[places]), targets[places] - bounds[k])
+    return total / max(1, len(targets))
+
+
+def touched_rows(targets: Tensor, negatives: Negatives) -> Tensor:
+    """The rows of the softmax that `sampled_loss` gives a gradient, rising; all others have zero."""
+    rows: Tensor = torch.cat([targets, negatives.words.to(targets.device)]).unique()
+    return rows
+
+
+Loss = Callable[[Any, Tensor, Tensor, Negatives | None], Tensor]
+LOSSES: dict[str, Loss] = {"sampled": sampled_loss, "full": full_loss, "adaptive": adaptive_loss}
+
+
+def _total(softmax: Softmax, hidden: Tensor, targets: Tensor, negatives: Negatives | None = None) -> Tensor:
+    """The sum of −log p(target); against all words where no negatives are given."""
+    if hidden.dim() != 2 or targets.shape != hidden.shape[:1]:
+        raise InputError(
+            f"loss: expected hidden (n, dim) and targets (n,), got {tuple(hidden.shape)} and {tuple(targets.shape)}."
+        )
+    if negatives is None:
+        return cross_entropy(hidden, softmax.weight, softmax.bias, targets)
+    words, log_inclusion = (part.to(hidden.device) for part in negatives)
+    return cross_entropy(hidden, softmax.weight, softmax.bias, targets, words, log_inclusion)
+
+
+class Batch(NamedTuple):
+    """A window of the stream on the device of the model; None for a direction that the model lacks."""
+
+    forward: Tensor | None  # (batch, unroll)
+    forward_targets: Tensor | None
+    backward: Tensor | None
+    backward_targets: Tensor | None
+    begins: Tensor  # (batch,): true for the rows whose window begins with a sentence
+
+    def inputs(self) -> Tensor:
+        """(n,): those of both directions in a row."""
+        return _in_a_row(self.forward, self.backward)
+
+    def targets(self) -> Tensor:
+        return _in_a_row(self.forward_targets, self.backward_targets)
+
+
+class ObjectiveOutput(NamedTuple):
+    loss: Tensor  # the mean over the directions
+    forward: Tensor | None  # −log p per token, detached
+    backward: Tensor | None
+    state: BiLMState  # for the next window
+
+
+class Objective(nn.Module):
+    """A module, so that DistributedDataParallel can stand around it."""
+
+    def __init__(
+        self,
+        bilm: BiLM,
+        loss: Loss,
+        characters: Tensor | None,
+        *,
+        dropout: float = 0.0,
+        bfloat16: bool = False,
+    ) -> None:
+        super().__init__()
+        self.bilm, self.loss, self.dropout = bilm, loss, dropout
+        self.in_bfloat16 = bfloat16  # the products; sums and weights stay in float32
+        self.characters = characters  # not a buffer: it is data, and DistributedDataParallel need not send it
+
+    def forward(self, batch: Batch, state: BiLMState, negatives: Negatives | None) -> ObjectiveOutput:
+        with torch.autocast(state.hidden.device.type, torch.bfloat16, enabled=self.in_bfloat16):
+            out = run_training(
+                self.bilm,
+                batch.forward,
+                batch.backward,
+                state,
+                dropout=self.dropout,
+                characters=self.characters,
+            )
+            losses = {
+                name: self.loss(self.bilm.softmax, hidden.flatten(0, 1), targets.flatten(), negatives)
+                for name, hidden, targets in (
+                    ("forward", out.forward, batch.forward_targets),
+                    ("backward", out.backward, batch.backward_targets),
+                )
+                if hidden is not None and targets is not None
+            }
+        seen = {name: loss.detach() for name, loss in losses.items()}
+        mean = torch.stack(list(losses.values())).mean()
+        carried = BiLMState(*(part.to(before.dtype) for part, before in zip(out.state, state)))
+        return ObjectiveOutput(mean, seen.get("forward"), seen.get("backward"), carried)
+
+
+def _in_a_row(*parts: Tensor | None) -> Tensor:
+    return torch.cat([part.flatten() for part in parts if part is not None])

@@ -1,0 +1,293 @@
+"""Substitutes: the words that both directions expect at a place, whatever stands there.
+
+p(w) ∝ p(w | what stands before) · p(w | what stands after)
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, pairwise
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from torchelmo.bilm.model import BiLM
+from torchelmo.bilm.softmax import AdaptiveSoftmax, Softmax
+from torchelmo.elmo import check_tokens, token_ids
+from torchelmo.errors import ConfigError, InputError
+from torchelmo.text.batching import batches_by_length, windows
+from torchelmo.text.vocabulary import BEGIN, END, UNKNOWN, Vocabulary
+
+Sentence: TypeAlias = Sequence[str]
+State: TypeAlias = Literal["reset", "carry"]
+T = TypeVar("T")
+_LOGITS = 1 << 23  # at most so many at once: 32 MB
+
+
+class Contexts(NamedTuple):
+    """For a sentence of n tokens; a direction that the model lacks is None."""
+
+    forward: Tensor | None  # (n + 1, projection_dim): row k − 1 expects w_k, row n expects </S>
+    backward: Tensor | None  # (n + 1, projection_dim): row 0 expects <S>, row k expects w_k
+
+
+class Scores(NamedTuple):
+    """The log-probability of every target of a sentence, in the order of its contexts."""
+
+    tokens: Sentence
+    known: npt.NDArray[np.bool_]  # (n,): whether the vocabulary has the token; if not, it was scored as <UNK>
+    forward: Tensor | None  # (n + 1,) float64: of w_1 … w_n </S>
+    backward: Tensor | None  # (n + 1,) float64: of <S> w_1 … w_n
+
+
+def contexts(
+    bilm: BiLM, sentences: Iterable[Sentence], *, state: State = "reset", batch_tokens: int = 2048
+) -> Iterator[tuple[Sentence, Contexts]]:
+    """Every sentence that has a token, in order, and its contexts; sentences are read as they are needed.
+
+    `state="reset"` starts every sentence from zero, so that it depends on itself alone. `state="carry"` reads
+    one running text, as training does: each direction goes on from where the sentence before ended.
+    """
+    runs = {"reset": _from_zero, "carry": _running}
+    if state not in runs:
+        raise ConfigError(f"state: expected 'reset' or 'carry', got {state!r}.")
+    return runs[state](bilm, _checked(sentences), batch_tokens)
+
+
+def language_model(bilm: BiLM) -> tuple[Softmax | AdaptiveSoftmax, Vocabulary]:
+    """The softmax and its words; an error that says what to do for models without."""
+    if bilm.softmax is None:
+        raise InputError(
+            f"{bilm.origin}: expected a model with a softmax over words, but this one has only the layers. "
+            "Give it one with `torchelmo fine-tune` first."
+        )
+    if bilm.vocabulary is None:
+        raise InputError(
+            f"{bilm.origin}: expected the words of the model's softmax, but it came without a vocabulary. "
+            "Put its vocab.txt into the model folder."
+        )
+    return bilm.softmax, bilm.vocabulary
+
+
+def scores(
+    bilm: BiLM, sentences: Iterable[Sentence], *, state: State = "reset", batch_tokens: int = 2048
+) -> Iterator[Scores]:
+    """Log-probabilities by the exact softmax for every sentence that has a token, in order."""
+    softmax, vocabulary = language_model(bilm)
+    rows = max(1, min(batch_tokens, _LOGITS // bilm.config.softmax_words))
+    found = contexts(bilm, sentences, state=state, batch_tokens=batch_tokens)
+    for group in _by_tokens(found, lambda item: len(item[0]) + 1, rows):
+        ids = [torch.from_numpy(vocabulary.ids([BEGIN, *sentence, END])) for sentence, _ in group]
+        parts = []
+        for direction, start in (("forward", 1), ("backward", 0)):
+            vectors = [getattr(vectors, direction) for _, vectors in group]
+            if vectors[0] is None:
+                parts.append([None] * len(group))
+                continue
+            targets = torch.cat([some[start : len(some) - 1 + start] for some in ids]).to(vectors[0].device)
+            with torch.no_grad():
+                log_p = _target_log_probabilities(softmax, torch.cat(vectors), targets, rows)
+            parts.append(list(log_p.split([len(some) - 1 for some in ids])))
+        for (sentence, _), some, forward, backward in zip(group, ids, *parts):
+            yield Scores(sentence, (some[1:-1] != vocabulary.unknown_id).numpy(), forward, backward)
+
+
+def _target_log_probabilities(
+    softmax: Softmax | AdaptiveSoftmax, vectors: Tensor, targets: Tensor, rows: int
+) -> Tensor:
+    pieces = zip(vectors.split(rows), targets.split(rows))
+    found = [softmax(some).gather(-1, wanted.unsqueeze(-1)).squeeze(-1) for some, wanted in pieces]
+    return torch.cat(found).double().cpu()
+
+
+def _checked(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
+    for i, sentence in enumerate(sentences):
+        check_tokens(sentence, i)
+        if len(sentence):
+            yield sentence
+
+
+def _from_zero(bilm: BiLM, sentences: Iterator[Sentence], batch_tokens: int) -> Iterator[tuple[Sentence, Contexts]]:
+    for window in windows(sentences, 1024):
+        found: dict[int, Contexts] = {}
+        for places in batches_by_length([len(sentence) + 2 for sentence in window], batch_tokens):
+            with torch.no_grad():
+                top = bilm(token_ids(bilm, [window[i] for i in places])).layers[-1]
+            for row, i in enumerate(places):
+                forward, backward = _directions(bilm, top[row])
+                n = len(window[i])
+                # The forward LSTM has read <S> … w_{k−1} at place k − 1, the backward one </S> … w_{k+1} at k + 1.
+                found[i] = Contexts(
+                    None if forward is None else forward[: n + 1],
+                    None if backward is None else backward[1 : n + 2],
+                )
+        yield from ((window[i], found[i]) for i in range(len(window)))
+
+
+def _running(bilm: BiLM, sentences: Iterator[Sentence], batch_tokens: int) -> Iterator[tuple[Sentence, Contexts]]:
+    """As the batch stream reads: the forward LSTM never reads </S>, the backward one never <S>."""
+    forward_state = backward_state = None
+    for window in _by_tokens(sentences, lambda sentence: len(sentence) + 1, batch_tokens):
+        with torch.no_grad():
+            text = list(chain.from_iterable([BEGIN, *sentence] for sentence in window))
+            ahead = bilm(token_ids(bilm, [text]), forward_state, boundaries=False)
+            # The backward LSTM reads a row from its end, so the first sentence stands last.
+            text = list(chain.from_iterable([*sentence, END] for sentence in reversed(window)))
+            back = bilm(token_ids(bilm, [text]), backward_state, boundaries=False)
+        forward_state, backward_state = ahead.state, back.state
+        forward, _ = _directions(bilm, ahead.layers[-1][0])
+        _, backward = _directions(bilm, back.layers[-1][0])
+        ends = np.cumsum([0, *(len(sentence) + 1 for sentence in window)]).tolist()
+        for sentence, (start, end) in zip(window, pairwise(ends)):
+            yield (
+                sentence,
+                Contexts(
+                    None if forward is None else forward[start:end],
+                    None if backward is None else backward[ends[-1] - end : ends[-1] - start],
+                ),
+            )
+
+
+def _by_tokens(items: Iterable[T], size_of: Callable[[T], int], size: int) -> Iterator[list[T]]:
+    """Lists of consecutive items, each just large enough to have `size` in sum."""
+    window: list[T] = []
+    total = 0
+    for item in items:
+        window.append(item)
+        total += size_of(item)
+        if total >= size:
+            yield window
+            window, total = [], 0
+    if window:
+        yield window
+
+
+def _directions(bilm: BiLM, top: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """A layer (tokens, dim) -> its forward and backward part."""
+    halves = dict(zip(bilm.config.directions, top.split(bilm.config.projection_dim, dim=-1)))
+    return halves.get("forward"), halves.get("backward")
+
+
+class Perplexity(NamedTuple):
+    forward: float | None  # None for a direction that the model lacks
+    backward: float | None
+    average: float  # the mean of the two perplexities, as published figures are
+    n_tokens: int  # without the marks
+    n_sentences: int
+    oov_rate: float  # share of the tokens that the vocabulary lacks
+
+    @property
+    def n_targets(self) -> int:
+        return self.n_tokens + self.n_sentences
+
+    def loss(self, direction: str) -> float:
+        """The sum of −log p over the targets of a direction that the model has: what adds up over texts."""
+        return math.log(getattr(self, direction)) * self.n_targets
+
+
+def perplexity(
+    bilm: BiLM,
+    sentences: Iterable[Sentence],
+    *,
+    state: State = "reset",
+    batch_tokens: int = 2048,
+    progress: Callable[[int], object] | None = None,
+) -> Perplexity:
+    """Token-weighted over all sentences, each from zero; `state="carry"` reads them as one running text.
+
+    The batch size and the order of the sentences do not change the result of `state="reset"`. `progress` is
+    called with the number of tokens just done.
+    """
+    losses = dict.fromkeys(bilm.config.directions, 0.0)
+    n_tokens = n_sentences = n_known = 0
+    for found in scores(bilm, sentences, state=state, batch_tokens=batch_tokens):
+        for direction in losses:
+            losses[direction] -= float(getattr(found, direction).sum())
+        n_sentences += 1
+        n_tokens += len(found.tokens)
+        n_known += int(found.known.sum())
+        if progress is not None:
+            progress(len(found.tokens))
+    if not n_tokens:
+        raise InputError("perplexity: expected sentences with tokens, got none.")
+    each = {direction: _exp(loss / (n_tokens + n_sentences)) for direction, loss in losses.items()}
+    average = sum(each.values()) / len(each)
+    return Perplexity(each.get("forward"), each.get("backward"), average, n_tokens, n_sentences, 1 - n_known / n_tokens)
+
+
+def combine(results: Sequence[Perplexity]) -> Perplexity:
+    """Of several texts together, as if they had been measured as one."""
+    tokens, sentences = (sum(getattr(one, name) for one in results) for name in ("n_tokens", "n_sentences"))
+    each = {}
+    for direction in ("forward", "backward"):
+        if all(getattr(one, direction) is not None for one in results):
+            each[direction] = _exp(sum(one.loss(direction) for one in results) / (tokens + sentences))
+    unknown = sum(one.oov_rate * one.n_tokens for one in results)
+    average = sum(each.values()) / len(each)
+    return Perplexity(each.get("forward"), each.get("backward"), average, tokens, sentences, unknown / tokens)
+
+
+def _exp(loss: float) -> float:
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+class Surprisal(NamedTuple):
+    """Bits for each of the n tokens of a sentence; None for a direction that the model lacks."""
+
+    tokens: Sentence
+    forward: npt.NDArray[np.float64] | None  # (n,): given the tokens before it
+    backward: npt.NDArray[np.float64] | None  # (n,): given the tokens after it
+    in_vocabulary: npt.NDArray[np.bool_]  # (n,): where false, the bits are those of <UNK>
+
+
+def surprisal(
+    bilm: BiLM, sentences: Iterable[Sentence], *, state: State = "reset", batch_tokens: int = 2048
+) -> Iterator[Surprisal]:
+    """One result for every sentence that has a token, in order; sentences are read as they are needed."""
+    for found in scores(bilm, sentences, state=state, batch_tokens=batch_tokens):
+        # What closes a sentence is not one of its tokens: </S> stands last forward, <S> first backward.
+        yield Surprisal(found.tokens, _bits(found.forward, 0), _bits(found.backward, 1), found.known)
+
+
+def _bits(log_p: Tensor | None, first: int) -> npt.NDArray[np.float64] | None:
+    if log_p is None:
+        return None
+    bits: npt.NDArray[np.float64] = -log_p[first : len(log_p) - 1 + first].numpy() / math.log(2)
+    return bits
+
+
+class Substitute(NamedTuple):
+    word: str
+    probability: float  # over the words of the vocabulary, the marks left out
+
+
+def substitutes(
+    bilm: BiLM, sentence: Sentence, positions: Sequence[int] | None = None, *, top: int = 10
+) -> list[list[Substitute]]:
+    """For each of the `positions` (counted from 0; else all), the `top` likeliest words, likeliest first."""
+    softmax, vocabulary = language_model(bilm)
+    if top < 1:
+        raise ConfigError(f"top: expected at least 1, got {top}.")
+    wanted = list(range(len(sentence))) if positions is None else list(positions)
+    for position in wanted:
+        if not 0 <= position < len(sentence):
+            raise InputError(
+                f"substitutes: expected a position from 0 to {len(sentence) - 1}, got {position}: "
+                f"the sentence has {len(sentence)} tokens."
+            )
+    if not wanted:
+        return []
+    (_, (forward, backward)), *_ = contexts(bilm, [sentence])
+    marks = torch.from_numpy(vocabulary.ids([BEGIN, END, UNKNOWN]))
+    found = []
+    for position in wanted:
+        # Row k expects token k forward (counted from 0); backward, row 0 expects <S>.
+        rows = [x[place] for x, place in ((forward, position), (backward, position + 1)) if x is not None]
+        with torch.no_grad():
+            joint = softmax(torch.stack(rows)).double().sum(dim=0).cpu()
+        joint[marks] = -torch.inf
+        best = torch.softmax(joint, dim=0).topk(min(top, len(joint)))
+        found.append([Substitute(vocabulary[i], p) for p, i in zip(*(x.tolist() for x in best)) if p > 0])
+    return found

@@ -1,0 +1,140 @@
+"""Layers of h = dropout(act(W x + b)), one after the other."""
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torchelmo.config import suggest
+from torchelmo.errors import ConfigError
+
+
+def lengths_mask(lengths: Sequence[int] | Tensor, device: torch.device | str | None = None) -> Tensor:
+    """(n,) lengths -> (n, longest) bool, true at the real positions of each row.
+
+    >>> lengths_mask([2, 0, 1]).int().tolist()
+    [[1, 1], [0, 0], [1, 0]]
+    """
+    lengths = torch.as_tensor(lengths, dtype=torch.long, device=device)
+    longest = int(lengths.max()) if len(lengths) else 0
+    return torch.arange(longest, device=lengths.device) < lengths.unsqueeze(1)
+
+
+def pad_ids(rows: Sequence[Sequence[int]], value: int = 0, device: torch.device | str | None = None) -> Tensor:
+    """(n, longest) int64, `value` after the end of each row.
+
+    >>> pad_ids([[5, 6], [7]]).tolist()
+    [[5, 6], [7, 0]]
+    """
+    longest = max(map(len, rows), default=0)
+    padded = [[*row, *[value] * (longest - len(row))] for row in rows]
+    return torch.tensor(padded, dtype=torch.long, device=device).view(len(rows), longest)
+
+
+class VariationalDropout(nn.Module):
+    """(batch, tokens, dim) -> the same shape, with one mask for all tokens of a row."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        if not 0.0 <= p < 1.0:
+            raise ConfigError(f"VariationalDropout: expected a share p of at least 0 and less than 1, got {p}.")
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or not self.p:
+            return x
+        return x * F.dropout(x.new_ones(len(x), 1, x.shape[2]), self.p)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+def masked_softmax(scores: Tensor, mask: Tensor, dim: int = -1) -> Tensor:
+    """Softmax over `dim` where `mask` (bool, broadcast to `scores`) is true; 0 elsewhere, and all 0 where none is.
+
+    >>> masked_softmax(torch.tensor([1.0, 1.0, 9.0]), torch.tensor([True, True, False])).tolist()
+    [0.5, 0.5, 0.0]
+    """
+    # The lowest number instead of −∞: a row without a real position has weights and gradients of 0, not NaN.
+    lowest = torch.finfo(scores.dtype).min
+    return torch.softmax(scores.masked_fill(~mask, lowest), dim=dim) * mask
+
+
+def attend(scores: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """(batch, n, m), (batch, m, dim), mask of the values (batch, m) -> (batch, n, dim)."""
+    return masked_softmax(scores, mask.unsqueeze(-2)) @ values
+
+
+def self_attend(vectors: Tensor, mask: Tensor) -> Tensor:
+    """Every position attends to its own sequence: (batch, n, dim), mask (batch, n) -> (batch, n, dim)."""
+    return attend(vectors @ vectors.transpose(-2, -1), vectors, mask)
+
+
+def max_pool(vectors: Tensor, mask: Tensor) -> Tensor:
+    """The largest value of every dimension."""
+    real = mask.unsqueeze(-1)
+    highest = vectors.masked_fill(~real, -torch.inf).amax(dim=1)
+    return highest.masked_fill(~real.any(dim=1), 0.0)
+
+
+def min_pool(vectors: Tensor, mask: Tensor) -> Tensor:
+    """The smallest value of every dimension."""
+    return -max_pool(-vectors, mask)
+
+
+def mean_pool(vectors: Tensor, mask: Tensor) -> Tensor:
+    """The average over real tokens."""
+    real = mask.unsqueeze(-1)
+    return vectors.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1).clamp_min(1)
+
+
+class SelfAttentivePool(nn.Module):
+    """Σ_t softmax_t(v·x_t + d) x_t, with learned v and d."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.score = nn.Linear(dim, 1)
+
+    def forward(self, vectors: Tensor, mask: Tensor) -> Tensor:
+        weights = masked_softmax(self.score(vectors).squeeze(-1), mask)  # (batch, tokens)
+        return (weights.unsqueeze(-2) @ vectors).squeeze(-2)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "tanh": torch.tanh}
+
+
+class FeedForward(nn.Module):
+    """(..., dims[0]) -> (..., dims[-1]), a layer for every two neighbours in `dims`.
+
+    With `last_linear` the last layer has neither activation nor dropout: its values are scores.
+    """
+
+    def __init__(
+        self,
+        dims: Sequence[int],
+        *,
+        dropout: float = 0.0,
+        activation: str = "relu",
+        last_linear: bool = False,
+    ) -> None:
+        super().__init__()
+        if len(dims) < 2:
+            raise ConfigError(f"FeedForward: expected the width of the input and of each layer, got {list(dims)}.")
+        if activation not in ACTIVATIONS:
+            raise ConfigError(f"FeedForward: no activation {activation!r}.{suggest(activation, ACTIVATIONS)}")
+        self.dim, self.activation, self.last_linear = dims[-1], activation, last_linear
+        self.layers = nn.ModuleList(nn.Linear(before, after) for before, after in itertools.pairwise(dims))
+        self.dropout = nn.Dropout(dropout)
+        for linear in self.layers:
+            assert isinstance(linear, nn.Linear)
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number, linear in enumerate(self.layers, 1):
+            x = linear(x)
+            if number < len(self.layers) or not self.last_linear:
+                x = self.dropout(ACTIVATIONS[self.activation](x))
+        return x
