@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from torchelmo.errors import InputError, MissingFileError, OutputError, TorchelmoError
-from torchelmo.files import content_hash, explaining, open_bytes, read_lines, require_file, writing
+from torchelmo.files import atomic_write, content_hash, explaining, open_bytes, read_lines, require_file
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 TEXT = "naïve\n\nbow and arrow\n日本\n"
@@ -153,7 +153,7 @@ def test_a_hash_is_that_of_the_content_and_the_names_in_a_folder(tmp_path):
 def test_writing_makes_folders_and_replaces(tmp_path):
     path = tmp_path / "new" / "folder" / "out.txt"
     for text in ("one", "two"):
-        with writing(path) as temporary:
+        with atomic_write(path) as temporary:
             assert temporary.parent == path.parent
             temporary.write_text(text)
             assert not path.exists() or path.read_text() == "one"
@@ -167,7 +167,7 @@ def test_a_failure_leaves_nothing_and_keeps_the_old_file(problem, tmp_path):
     path.write_text("old")
 
     def write() -> None:
-        with writing(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_text("half")
             raise problem
 
@@ -179,7 +179,7 @@ def test_a_failure_leaves_nothing_and_keeps_the_old_file(problem, tmp_path):
 
 def test_a_failure_in_a_folder_leaves_nothing(tmp_path):
     def write() -> None:
-        with writing(tmp_path / "out") as temporary:
+        with atomic_write(tmp_path / "out") as temporary:
             temporary.mkdir()
             (temporary / "part").write_text("half")
             raise ValueError
@@ -190,7 +190,7 @@ def test_a_failure_in_a_folder_leaves_nothing(tmp_path):
 
 
 def test_a_folder_can_be_written_whole(tmp_path):
-    with writing(tmp_path / "out") as temporary:
+    with atomic_write(tmp_path / "out") as temporary:
         temporary.mkdir()
         (temporary / "part").write_text("whole")
     assert (tmp_path / "out" / "part").read_text() == "whole"
@@ -204,7 +204,7 @@ def test_disk_full(tmp_path, monkeypatch):
     path = tmp_path / "out.txt"
     with (
         pytest.raises(OutputError, match=r"out.txt: could not be written \(No space left.*The disk is full: free"),
-        writing(path) as temporary,
+        atomic_write(path) as temporary,
     ):
         temporary.write_text("all")
     assert list(tmp_path.iterdir()) == []
@@ -225,7 +225,7 @@ def test_other_refusals_say_what_to_do(number, advice, tmp_path, monkeypatch):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(OutputError, match=advice), writing(tmp_path / "out.txt") as temporary:
+    with pytest.raises(OutputError, match=advice), atomic_write(tmp_path / "out.txt") as temporary:
         temporary.write_text("all")
     assert list(tmp_path.iterdir()) == []
 
@@ -234,7 +234,7 @@ def test_a_file_where_a_folder_should_be(tmp_path):
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(OutputError, match=r"could not be written .*A part of that path is a file: choose another"),
-        writing(tmp_path / "file" / "out.txt"),
+        atomic_write(tmp_path / "file" / "out.txt"),
     ):
         pytest.fail("there is no place to write to")
 
@@ -243,14 +243,14 @@ def test_a_folder_where_the_file_should_be(tmp_path):
     (tmp_path / "out").mkdir()
     with (
         pytest.raises(OutputError, match="That is a directory: give the name of a file"),
-        writing(tmp_path / "out") as temporary,
+        atomic_write(tmp_path / "out") as temporary,
     ):
         temporary.write_text("all")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_nothing_was_written_in_the_block(tmp_path):
-    with pytest.raises(TorchelmoError, match="could not be written"), writing(tmp_path / "out.txt"):
+    with pytest.raises(TorchelmoError, match="could not be written"), atomic_write(tmp_path / "out.txt"):
         pass
 
 
@@ -271,6 +271,6 @@ def test_errors_of_whoever_reads_are_not_taken_for_damage(suffix, tmp_path):
 
 def test_files_are_as_readable_as_any_other_new_file(tmp_path):
     (tmp_path / "plain").touch()
-    with writing(tmp_path / "ours") as temporary:
+    with atomic_write(tmp_path / "ours") as temporary:
         temporary.touch(mode=0o600)
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode

@@ -17,6 +17,7 @@ ORDER = [
     "errors",
     "config",
     "files",
+    "tensors",
     "progress",
     "runtime",
     "text",

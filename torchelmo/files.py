@@ -109,7 +109,7 @@ def decode_line(line: bytes, path: str | Path, number: int) -> str:
 
 
 @contextlib.contextmanager
-def writing(path: str | Path) -> Iterator[Path]:
+def atomic_write(path: str | Path) -> Iterator[Path]:
     """A temporary name beside `path`: renamed to `path` when the block succeeds, removed when it does not."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -131,7 +131,7 @@ def writing(path: str | Path) -> Iterator[Path]:
 
 def write_json(path: str | Path, content: Any, *, indent: int | None = 2) -> None:
     """`content` as JSON, whole or not at all. Signs beyond ASCII are escaped: UTF-8 cannot write every string."""
-    with writing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(content, indent=indent) + "\n", encoding="utf-8")
 
 

@@ -13,7 +13,6 @@ from official_files import WORDS, random_official
 
 import torchelmo
 from torchelmo import BiLM
-from torchelmo.bilm.tensors import own_tensors
 from torchelmo.formats.load import PRETRAINED
 
 
@@ -33,7 +32,7 @@ def words(tmp_path):
 
 
 def same_tensors(one: BiLM, other: BiLM) -> bool:
-    ours, theirs = own_tensors(one), own_tensors(other)
+    ours, theirs = one.own_tensors(), other.own_tensors()
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 

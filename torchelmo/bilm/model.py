@@ -3,8 +3,10 @@
 h_0 = [x ; x]        h_j = [→h_j ; ←h_j]        →h_j = LSTM_j(→h_{j−1}) (+ →h_{j−1} where j > 1)
 """
 
+import hashlib
+import json
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -17,8 +19,10 @@ from torchelmo.bilm.fast.cache import Watch, WeightsKey
 from torchelmo.bilm.fast.encoder import FastEncoder, unique_rows
 from torchelmo.bilm.fast.inference import PackedBiLM
 from torchelmo.bilm.fast.products import Precision
+from torchelmo.bilm.folder import ModelCard, write_folder
 from torchelmo.bilm.lstm import LSTMState, ProjectedLSTM
 from torchelmo.bilm.softmax import AdaptiveSoftmax, Softmax
+from torchelmo.config import config_to_dict
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.text.characters import CharacterEncoder
 from torchelmo.text.vocabulary import BEGIN, END, Vocabulary
@@ -260,9 +264,35 @@ class BiLM(nn.Module):
 
     def save(self, folder: str | Path, dtype: torch.dtype | None = None) -> None:
         """Write a model folder: config.json + model.safetensors (+ vocab.txt). `dtype` may be float16."""
-        from torchelmo.formats.load import save_folder
+        card = ModelCard(self.config, self.vocabulary, self.origin, self.official_options)
+        write_folder(folder, card, self.own_tensors(), dtype=dtype)
 
-        save_folder(self, folder, dtype)
+    def own_tensors(self) -> dict[str, Tensor]:
+        """Return all parameters by name; a tied softmax appears only once."""
+        tied = {"softmax.weight"} if self.config.tied_softmax else set()
+        return {name: tensor for name, tensor in self.state_dict().items() if name not in tied}
+
+    def assign_parameters(self, tensors: Mapping[str, Tensor]) -> None:
+        """Give a model that was built on the meta device its parameters, without another copy."""
+        tensors = dict(tensors)
+        if self.config.tied_softmax:
+            tensors["softmax.weight"] = tensors["encoder.embedding"]
+        self.load_state_dict(tensors, assign=True)
+        for parameter in self.parameters():
+            parameter.requires_grad_(True)
+        if self.config.tied_softmax and isinstance(self.softmax, Softmax):
+            self.softmax.weight = self.encoder.embedding
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of the configuration and weights; equal for models that produce equal vectors."""
+        digest = hashlib.sha256(json.dumps(config_to_dict(self.config), sort_keys=True).encode())
+        for name, tensor in sorted(self.own_tensors().items()):
+            if not name.startswith("softmax."):
+                digest.update(name.encode())
+                digest.update(tensor.detach().cpu().contiguous().numpy().data.cast("B"))
+        if self.vocabulary is not None and self.config.input == "words":
+            digest.update("\n".join(self.vocabulary).encode())
+        return digest.hexdigest()
 
     def check_state(self, state: BiLMState | None, batch: int) -> None:
         """A state that is given must be of this model and for this batch."""

@@ -67,12 +67,11 @@ def embed(
     elmo = load_elmo(model, device)
     _check_layers(layers, elmo.bilm.config.n_layers)
     # Not before the call is checked: PyTorch takes seconds.
-    from torchelmo.bilm.tensors import fingerprint
     from torchelmo.text.tokenize import tokenizer_for
 
     if tokenize is not None:
         tokenizer_for(tokenize)  # an unknown language is an error now, before a file is begun
-    settings = Settings(fingerprint(elmo.bilm), layers, tokenize, pool, dtype, precision, batch_tokens, state, device)
+    settings = Settings(elmo.bilm.fingerprint(), layers, tokenize, pool, dtype, precision, batch_tokens, state, device)
     start = Spool.resume if resume and partial.exists() else Spool.create
     spool = start(partial, dataclasses.asdict(settings))
     try:

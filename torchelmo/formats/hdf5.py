@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchelmo.bilm.tensors import check_finite
 from torchelmo.errors import TorchelmoError, WeightsError
 from torchelmo.files import require_file
+from torchelmo.tensors import check_finite
 
 Datasets = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]  # name → shape and dtype
 _DEEPEST = 12  # groups within groups; the official layout has five

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from torchelmo.bilm.config import BiLMConfig, Filters
 from torchelmo.bilm.model import BiLM
-from torchelmo.bilm.tensors import fill, own_tensors
 from torchelmo.config import build_config, convert
 from torchelmo.errors import ConfigError, OutputError, WeightsError
-from torchelmo.files import create_hdf5, read_json, write_json, writing
+from torchelmo.files import atomic_write, create_hdf5, read_json, write_json
 from torchelmo.formats.hdf5 import Datasets, list_datasets, open_hdf5, read_dataset
 from torchelmo.runtime import give_back_freed_memory
 from torchelmo.text.vocabulary import Vocabulary
@@ -46,7 +45,7 @@ def load_official(options: str | Path, weights: str | Path, vocabulary: str | Pa
         for dataset in layout:
             theirs = read_dataset(file, dataset.name, Path(weights))
             tensors.update(zip(dataset.parameters, dataset.unpack(theirs)))
-    fill(bilm, tensors)
+    bilm.assign_parameters(tensors)
     give_back_freed_memory()
     bilm.origin = f"official files {Path(options).name} + {Path(weights).name}"
     bilm.official_options = raw
@@ -64,8 +63,8 @@ def save_official(bilm: BiLM, options: str | Path, weights: str | Path) -> None:
         )
     if bilm.config.softmax_cutoffs:
         log.warning("%s: the official format has no place for an adaptive softmax, which is left out.", weights)
-    ours = own_tensors(bilm)
-    with writing(weights) as temporary, create_hdf5(temporary) as file:
+    ours = bilm.own_tensors()
+    with atomic_write(weights) as temporary, create_hdf5(temporary) as file:
         for dataset in official_layout(bilm.config):
             tensors = [ours[name].detach().to("cpu", torch.float32) for name in dataset.parameters]
             file.create_dataset(dataset.name, data=dataset.pack(*tensors).contiguous().numpy())

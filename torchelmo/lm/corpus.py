@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchelmo.errors import ConfigError, InputError, MissingFileError
-from torchelmo.files import flush_to_disk, read_lines, require_file, writing
+from torchelmo.files import atomic_write, flush_to_disk, read_lines, require_file
 from torchelmo.text.characters import CharacterEncoder
 from torchelmo.text.vocabulary import BEGIN, END, NOT_A_WORD, UNKNOWN, Vocabulary, fits_a_line, unfit
 
@@ -243,7 +243,7 @@ def write_corpus(
 
     `vocabulary` takes the place of the `vocab_size` most frequent types.
     """
-    with writing(Path(folder).resolve()) as temporary, CorpusWriter(temporary) as writer:
+    with atomic_write(Path(folder).resolve()) as temporary, CorpusWriter(temporary) as writer:
         sentences: dict[Part, Iterable[Sequence[str]]] = {"train": train, "heldout": heldout}
         for part, texts in sentences.items():
             for i, sentence in enumerate(texts):

@@ -173,7 +173,7 @@ def train(run: Run, stop: Stop | None = None) -> Iterator[Report]:
     heldout, meter, progress = HeldOut(run), Meter(run), run.progress
     evaluated = saved = progress.seconds
 
-    with Metrics(run.config, progress.step, writes=run.world.rank == 0) as metrics:
+    with Metrics(config.out, progress.step, tensorboard=config.tensorboard, writes=run.world.rank == 0) as metrics:
         for step in run.steps:
             meter.begin()
             lr = run.learning_rate(step, meter.seconds)

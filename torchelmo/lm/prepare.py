@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from torchelmo.errors import ConfigError, MissingFileError, OutputExistsError, TorchelmoError
-from torchelmo.files import decode_line, open_bytes, require_file, writing
+from torchelmo.files import atomic_write, decode_line, open_bytes, require_file
 from torchelmo.lm.corpus import Card, CorpusWriter, Part
 from torchelmo.progress import progress
 from torchelmo.text.tokenize import Tokenized, Tokenizer
@@ -195,7 +195,7 @@ def prepare(
     sources = _Sources(expand(texts), [] if isinstance(heldout, (int, float)) else expand(heldout))
     settings = {"heldout": share, "seed": seed}
     spacy = None if pretokenized else f"spaCy {importlib.import_module('spacy').__version__}"
-    with _replacing(out) as move_aside, writing(out) as temporary, CorpusWriter(temporary) as writer:
+    with _replacing(out) as move_aside, atomic_write(out) as temporary, CorpusWriter(temporary) as writer:
         with progress("prepare", unit="tokens") as advance:
             for found in split_blocks(
                 sources.blocks(),

@@ -18,7 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torchelmo.bilm.config import BiLMConfig
 from torchelmo.bilm.model import BiLM, BiLMState
 from torchelmo.bilm.softmax import Softmax
-from torchelmo.bilm.tensors import own_tensors
 from torchelmo.config import build_config, config_to_dict
 from torchelmo.errors import ConfigError, OutputExistsError
 from torchelmo.files import explaining
@@ -72,7 +71,7 @@ def with_softmax(bilm: BiLM, vocabulary: Vocabulary, where: str = "model") -> Bi
     config: BiLMConfig = replace(bilm.config, softmax_words=len(vocabulary))
     new = BiLM(config, vocabulary)
     with torch.no_grad():
-        for name, tensor in own_tensors(bilm).items():
+        for name, tensor in bilm.own_tensors().items():
             new.get_parameter(name).copy_(tensor)
     new.origin, new.official_options = bilm.origin, bilm.official_options
     return new

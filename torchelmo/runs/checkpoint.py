@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from torchelmo.bilm.model import BiLM, BiLMState
-from torchelmo.bilm.tensors import own_tensors
 from torchelmo.errors import TorchelmoError, WeightsError
 from torchelmo.files import explaining, flush_to_disk
 
@@ -165,7 +164,7 @@ def restore_weights(bilm: BiLM, folder: Path) -> None:
     try:
         tensors = load_file(folder / "model.safetensors")
         with torch.no_grad():
-            for name, parameter in own_tensors(bilm).items():
+            for name, parameter in bilm.own_tensors().items():
                 parameter.copy_(tensors[name])
     except (SafetensorError, OSError, KeyError, RuntimeError) as error:
         raise WeightsError(

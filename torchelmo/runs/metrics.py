@@ -5,8 +5,7 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchelmo.files import writing
-from torchelmo.lm.config import PretrainConfig
+from torchelmo.files import atomic_write
 
 
 class Report(NamedTuple):
@@ -47,16 +46,16 @@ class Report(NamedTuple):
 class Metrics:
     """Appends reports to out/metrics.jsonl and, where tensorboard is installed, to out/tensorboard."""
 
-    def __init__(self, config: PretrainConfig, step: int, *, writes: bool = True) -> None:
+    def __init__(self, out: Path, step: int, *, tensorboard: bool = True, writes: bool = True) -> None:
         """`step`: what was recorded after it belongs to a piece of the run that was lost, and goes."""
-        self.path, self._events = config.out / "metrics.jsonl", None
+        self.path, self._events = out / "metrics.jsonl", None
         self.writes = writes  # rank 0 alone
         if writes:
             kept = [record for record in read_metrics(self.path) if record["step"] <= step]
-            with writing(self.path) as temporary:
+            with atomic_write(self.path) as temporary:
                 temporary.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
-            if config.tensorboard:
-                self._events = _open_events(config.out / "tensorboard", step)
+            if tensorboard:
+                self._events = _open_events(out / "tensorboard", step)
 
     def __enter__(self) -> "Metrics":
         return self
@@ -119,7 +118,7 @@ def draw_curve(out: Path) -> Path | None:
         ticks(StrMethodFormatter("{x:g}"))
     axes.grid(visible=True, which="both", alpha=0.3)
     axes.legend()
-    with writing(out / "curve.png") as temporary:
+    with atomic_write(out / "curve.png") as temporary:
         figure.savefig(temporary, format="png", dpi=120)
     return out / "curve.png"
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from torchelmo.bilm.model import BiLM
-from torchelmo.bilm.tensors import fingerprint as bilm_fingerprint
 from torchelmo.config import build_config, config_to_dict
 from torchelmo.errors import ConfigError, OutputExistsError, TorchelmoError, WeightsError
 from torchelmo.files import content_hash, explaining
@@ -38,7 +37,7 @@ def fingerprint(config: TaskConfig, bilm: BiLM | None = None) -> dict[str, str]:
     if config.words.vectors is not None:
         found["words.vectors"] = content_hash(config.words.vectors)
     if config.elmo.place != "none":
-        found["elmo.model"] = bilm_fingerprint(bilm or load_bilm(config.elmo.model or None))
+        found["elmo.model"] = (bilm or load_bilm(config.elmo.model or None)).fingerprint()
     return found
 
 

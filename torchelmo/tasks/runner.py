@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from torchelmo.config import build_config, config_to_dict
 from torchelmo.errors import TrainingError
-from torchelmo.files import writing
+from torchelmo.files import atomic_write
 from torchelmo.formats.load import load as load_bilm
 from torchelmo.progress import progress as show_progress
 from torchelmo.runs.checkpoint import checkpoints
@@ -278,7 +278,7 @@ def _record_epoch(config: TaskConfig, epoch: int, loss: float, scores: Scores, p
     path = config.out / "epochs.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines()[: epoch - 1] if path.exists() else []
     record = {"epoch": epoch, "step": progress.step, "loss": loss, "seconds": progress.seconds, "scores": scores}
-    with writing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text("".join(f"{line}\n" for line in [*lines, json.dumps(record)]), encoding="utf-8")
 
 

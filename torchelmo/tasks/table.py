@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from torchelmo.config import load_config
 from torchelmo.errors import ConfigError, TorchelmoError, TrainingError
-from torchelmo.files import explaining, write_json, writing
+from torchelmo.files import atomic_write, explaining, write_json
 from torchelmo.progress import progress
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.resume import find_finished
@@ -206,7 +206,7 @@ def run_table(
 
 def write_table(table: Table, cells: Sequence[Cell], out: Path) -> None:
     """table.md, table.json and, where matplotlib is installed, table.png."""
-    with writing(out / "table.md") as temporary:
+    with atomic_write(out / "table.md") as temporary:
         temporary.write_text(to_markdown(table, cells), encoding="utf-8")
     write_json(out / "table.json", _to_json(cells))
     try:
@@ -329,5 +329,5 @@ def draw(table: Table, cells: Sequence[Cell], path: Path) -> None:
     axes.set_title(table.title, fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
-    with writing(path) as temporary:
+    with atomic_write(path) as temporary:
         figure.savefig(temporary, format="png", dpi=130)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torchelmo import __version__
 from torchelmo.config import build_config, config_to_dict
 from torchelmo.errors import ConfigError, InputError, MissingFileError, WeightsError
-from torchelmo.files import read_json, write_json, writing
+from torchelmo.files import atomic_write, read_json, write_json
 from torchelmo.formats.load import load_folder
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.elmo import ElmoLayers
@@ -125,7 +125,7 @@ def task_tensors(model: TaskModel[Any, Any]) -> dict[str, Tensor]:
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     from safetensors.torch import save_file
 
-    with writing(path) as temporary:
+    with atomic_write(path) as temporary:
         save_file({name: tensor.detach().to("cpu").contiguous().clone() for name, tensor in tensors.items()}, temporary)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchelmo.errors import InputError
-from torchelmo.files import read_lines, writing
+from torchelmo.files import atomic_write, read_lines
 from torchelmo.text.tokenize import Tokenizer
 
 
@@ -68,7 +68,7 @@ def write_columns(path: str | Path, blocks: Iterable[Iterable[Sequence[str]]], *
     A column that `read_columns` with the same `separator` would not read back is refused.
     """
     parting = set("\n \t" if separator is None else "\n" + separator)
-    with writing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
+    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
         for block in blocks:
             for row in block:
                 for column in row:

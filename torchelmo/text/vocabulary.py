@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchelmo.errors import InputError
-from torchelmo.files import read_lines, writing
+from torchelmo.files import atomic_write, read_lines
 
 BEGIN, END, UNKNOWN = "<S>", "</S>", "<UNK>"
 NOT_A_WORD = "!!!MAXTERMID"  # a line of older vocabulary files that readers skip
@@ -52,7 +52,7 @@ class Vocabulary:
     def write(self, path: str | Path) -> None:
         """One word per line."""
         text = self.text(path)
-        with writing(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
     def text(self, path: str | Path) -> str:

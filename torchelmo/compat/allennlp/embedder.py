@@ -13,7 +13,7 @@ from torchelmo.compat.allennlp.bilm import ElmoBiLm, File
 from torchelmo.compat.allennlp.elmo import batch_to_ids
 from torchelmo.elmo import Vectors
 from torchelmo.errors import ConfigError, InputError
-from torchelmo.files import create_hdf5, read_lines, writing
+from torchelmo.files import atomic_write, create_hdf5, read_lines
 from torchelmo.text.batching import windows
 
 DEFAULT_BATCH_SIZE = 64
@@ -98,7 +98,7 @@ class ElmoEmbedder:
         _check_sentences(sentences, unique=use_sentence_keys)
         keys = sentences if use_sentence_keys else [str(number) for number in range(len(sentences))]
         arrays = self.embed_sentences((sentence.split() for sentence in sentences), batch_size)
-        with writing(output_file_path) as temporary, create_hdf5(temporary) as file:
+        with atomic_write(output_file_path) as temporary, create_hdf5(temporary) as file:
             for key, array in zip(keys, arrays):
                 file.create_dataset(key, data=_FORMATS[output_format](array), dtype="float32")
             if not (forget_sentences or use_sentence_keys):

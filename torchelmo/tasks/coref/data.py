@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchelmo.errors import InputError, MissingFileError
-from torchelmo.files import read_lines, writing
+from torchelmo.files import atomic_write, read_lines
 from torchelmo.text.reading import malformed
 
 
@@ -88,7 +88,7 @@ def read_documents(path: str | Path) -> list[Document]:
 
 def write_documents(path: str | Path, documents: Iterable[Document]) -> None:
     """Columns that `read_documents` and the reference scorer read, tabs between them."""
-    with writing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
+    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
         for document in documents:
             stream.writelines(f"{line}\n" for line in document_lines(document))
 

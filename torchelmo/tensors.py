@@ -1,0 +1,101 @@
+"""Read and write safetensors files. A file is checked against what the code expects before anything is allocated."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from torchelmo.errors import WeightsError
+from torchelmo.files import atomic_write, require_file
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Shape = tuple[int, ...]
+FLOATS = ("F16", "BF16", "F32", "F64")  # as safetensors names them
+
+
+def read_tensors(
+    path: str | Path,
+    expected: Mapping[str, Shape],
+    *,
+    what: str,
+    optional: Collection[str] = (),
+    dtypes: Collection[str] = FLOATS,
+    advice: str = "Copy the file again.",
+) -> dict[str, "Tensor"]:
+    """Return the tensors of a safetensors file as float32 copies.
+
+    Names, shapes and dtypes are checked first. The tensors do not stay mapped to the file, so that a later change of
+    the file changes nothing in memory.
+
+    Args:
+        path: The file.
+        expected: The shape of every tensor that the file must hold.
+        what: What the file should be, for error messages: "the weights of a biLM".
+        optional: Names in `expected` that may be missing.
+        dtypes: The safetensors dtypes that are accepted.
+        advice: What to do about a damaged file, for error messages.
+
+    Raises:
+        MissingFileError: There is no such file.
+        WeightsError: The file is damaged, or a name, shape, dtype or value is not as expected.
+    """
+    import torch
+    from safetensors import SafetensorError, safe_open
+
+    path = require_file(path, what)
+
+    def fail(problem: str) -> NoReturn:
+        raise WeightsError(f"{path}: {problem} {advice}")
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            found = set(file.keys())
+            for name in sorted(expected.keys() - found - set(optional)):
+                fail(f"expected {what}, but the tensor {name!r} is missing.")
+            for name in sorted(found - expected.keys()):
+                fail(f"expected {what}, found the unknown tensor {name!r}.")
+            names = [name for name in expected if name in found]
+            for name in names:
+                piece = file.get_slice(name)
+                shape, dtype = tuple(piece.get_shape()), piece.get_dtype()
+                if shape != tuple(expected[name]):
+                    fail(f"{name}: expected shape {tuple(expected[name])}, found {shape}.")
+                if dtype not in dtypes:
+                    fail(f"{name}: expected the dtype {' or '.join(dtypes)}, found {dtype}.")
+            tensors = {name: file.get_tensor(name).to(torch.float32, copy=True) for name in names}
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(
+            f"{path}: expected {what}, but the file is damaged or cut short ({error}). {advice}"
+        ) from error
+    for name, tensor in tensors.items():
+        check_finite(tensor, f"{path}: {name}")
+    return tensors
+
+
+def write_tensors(path: str | Path, tensors: Mapping[str, "Tensor"], *, dtype: "torch.dtype | None" = None) -> None:
+    """Write a safetensors file, whole or not at all; `dtype` converts the tensors on the way."""
+    with atomic_write(path) as temporary:
+        save_tensors(temporary, tensors, dtype=dtype)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], *, dtype: "torch.dtype | None" = None) -> None:
+    """Write a safetensors file directly to `path`, for callers that rename it themselves."""
+    from safetensors.torch import save_file
+
+    plain = {name: tensor.detach().to("cpu", dtype or tensor.dtype).contiguous() for name, tensor in tensors.items()}
+    seen: set[int] = set()
+    for name, tensor in plain.items():  # safetensors refuses tensors that share memory
+        if tensor.data_ptr() in seen and tensor.numel():
+            plain[name] = tensor.clone()
+        seen.add(tensor.data_ptr())
+    save_file(plain, path, metadata={"format": "pt"})
+
+
+def check_finite(tensor: "Tensor", where: str) -> None:
+    """Raise a WeightsError if a tensor holds NaN or Inf, which would silently make every result NaN."""
+    import torch
+
+    if not bool(torch.isfinite(tensor).all()):
+        raise WeightsError(f"{where}: expected finite numbers, found NaN or Inf. The file comes from a failed run.")
