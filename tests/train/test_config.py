@@ -1,9 +1,11 @@
 """The settings of a run: what is wrong in them is said before anything is read."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from facts import mentions
 from tiny_runs import tiny_config
 
 from torchelmo.config import build_config, config_to_dict, load_config
@@ -35,31 +37,31 @@ def test_the_defaults_are_the_recipe_of_the_paper():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"epochs": 1.0}, "exactly one of steps, epochs and hours.*got steps and epochs"),
-        ({"steps": None}, "got none"),
-        ({"steps": 0}, "steps must be positive, got 0"),
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
-        ({"clip": -1.0}, "clip must not be negative"),
-        ({"loss_scale": 0.0}, "loss_scale must be positive"),
-        ({"loss": "hinge"}, "expected one of 'sampled', 'full', 'adaptive', got 'hinge'"),
-        ({"checkpoint_every": 0}, "a run without checkpoints cannot be resumed"),
-        ({"checkpoint_every": "5 minutes"}, "number of steps, or a time such as .*got '5 minutes'"),
-        ({"evaluate_every": -3}, "evaluate_every must not be negative"),
-        ({"model": {"cell_din": 3}}, "BiLMConfig has no key 'cell_din'. Did you mean 'cell_dim'"),
-        ({"model": {"softmax_words": 3}}, "leave out softmax_words"),
-        ({"loss": "adaptive"}, "belong together; got loss = 'adaptive' and softmax_cutoffs = None"),
-        ({"model": {"softmax_cutoffs": [9]}}, r"belong together; got loss = 'sampled' and softmax_cutoffs = \[9\]"),
-        ({"init": "elsewhere", "model": {"cell_dim": 3}}, r"leave out \[model\] where init is given"),
-        ({"optim": {"lr": -1.0}}, "optim: lr must be positive"),
-        ({"optim": {"betas": [0.9, 1.0]}}, "betas must be at least 0 and below 1"),
-        ({"optim": {"final": 2.0}}, "final is a share of lr"),
-        ({"optim": {"warmup": -1.0}}, "warmup must not be negative"),
-        ({"optim": {"lrr": 1.0}}, "has no key 'lrr'. Did you mean 'lr'"),
+        ({"epochs": 1.0}, ("steps", "epochs", "hours")),
+        ({"steps": None}, ("steps", "epochs", "hours")),
+        ({"steps": 0}, ("steps", 0)),
+        ({"batch_size": 0}, ("batch_size", 0)),
+        ({"dropout": 1.0}, ("dropout", 1.0)),
+        ({"clip": -1.0}, ("clip", -1.0)),
+        ({"loss_scale": 0.0}, ("loss_scale", 0.0)),
+        ({"loss": "hinge"}, ("loss", "'sampled'", "'full'", "'adaptive'", "'hinge'")),
+        ({"checkpoint_every": 0}, ("checkpoint_every",)),
+        ({"checkpoint_every": "5 minutes"}, ("checkpoint_every", "'5 minutes'")),
+        ({"evaluate_every": -3}, ("evaluate_every", -3)),
+        ({"model": {"cell_din": 3}}, ("'cell_din'", "Did you mean 'cell_dim'")),
+        ({"model": {"softmax_words": 3}}, ("softmax_words",)),
+        ({"loss": "adaptive"}, ("loss", "'adaptive'", "softmax_cutoffs", None)),
+        ({"model": {"softmax_cutoffs": [9]}}, ("loss", "'sampled'", "softmax_cutoffs", "[9]")),
+        ({"init": "elsewhere", "model": {"cell_dim": 3}}, ("[model]", "init")),
+        ({"optim": {"lr": -1.0}}, ("optim", "lr", -1.0)),
+        ({"optim": {"betas": [0.9, 1.0]}}, ("betas", "[0.9, 1.0]")),
+        ({"optim": {"final": 2.0}}, ("final", "lr", 2.0)),
+        ({"optim": {"warmup": -1.0}}, ("warmup", -1.0)),
+        ({"optim": {"lrr": 1.0}}, ("'lrr'", "Did you mean 'lr'")),
     ],
 )
 def test_a_wrong_setting_is_named(changes, words):
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=mentions(*words)):
         build_config(PretrainConfig, {**BASE, **changes})
 
 
@@ -78,7 +80,7 @@ def test_a_length_that_is_set_takes_the_place_of_that_of_the_file(tmp_path, over
 
 
 def test_two_lengths_that_are_set_are_an_error():
-    with pytest.raises(ConfigError, match="exactly one of steps, epochs and hours.*got steps and hours"):
+    with pytest.raises(ConfigError, match=mentions("small.toml", "steps", "epochs", "hours")):
         load_config(PretrainConfig, EXPERIMENTS / "small.toml", ["steps=5", "hours=1"])
 
 
@@ -116,11 +118,10 @@ def test_which_settings_may_differ_in_a_resumed_run(tmp_path):
     config = tiny_config(tmp_path, tmp_path)
     longer = replace(config, steps=None, hours=2.0, keep=7, log_every=1, checkpoint_every="1m", out=Path("x"))
     assert first_difference(config, longer) is None
-    assert first_difference(config, replace(config, unroll=7)) == "unroll was 5, now it is 7"
+    assert re.search(mentions("unroll", 5, 7), first_difference(config, replace(config, unroll=7)))
     slower = replace(config.optim, lr=0.001, decay="linear", hold=0.5, final=0.1, warmup=0.0)
     assert first_difference(config, replace(config, optim=slower)) is None
     other = replace(config, optim=replace(config.optim, eps=0.5))
-    assert first_difference(config, other) == "optim.eps was 1e-08, now it is 0.5"
-    assert first_difference(config, replace(config, model={**config.model, "cell_dim": 9})) == (
-        "model.cell_dim was 8, now it is 9"
-    )
+    assert re.search(mentions("optim.eps", 1e-08, 0.5), first_difference(config, other))
+    wider = replace(config, model={**config.model, "cell_dim": 9})
+    assert re.search(mentions("model.cell_dim", 8, 9), first_difference(config, wider))

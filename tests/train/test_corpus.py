@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from facts import mentions
 
 from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError
 from torchelmo.lm.corpus import Corpus, write_corpus
@@ -74,72 +75,70 @@ def test_marks_in_the_text_are_the_marks(tmp_path):
 
 @pytest.mark.parametrize("token", ["", "two\nlines", "end\r", "\ud83d"])
 def test_a_token_that_a_line_cannot_hold_is_named(token, tmp_path):
-    with pytest.raises(InputError, match=r"heldout sentence 2, token 1: .* cannot stand on a line of its own"):
+    with pytest.raises(InputError, match=mentions("heldout", "sentence 2", "token 1", repr(token))):
         write_corpus(tmp_path / "data", [["a", "bow"]], [[], ["a"], ["a", token]])
     words = Vocabulary(["<S>", "</S>", "<UNK>", token])
-    with pytest.raises(InputError, match=r"vocabulary: word 3: .* cannot stand on a line of its own"):
+    with pytest.raises(InputError, match=mentions("vocabulary", "word 3", repr(token))):
         write_corpus(tmp_path / "data", [["a", "bow"]], vocabulary=words)
     assert not list(tmp_path.iterdir())
 
 
 def test_an_empty_text_is_refused_and_leaves_nothing(tmp_path):
-    with pytest.raises(InputError, match="Expected text to train on, found no token"):
+    with pytest.raises(InputError, match=mentions("--heldout")):
         write_corpus(tmp_path / "data", [[]])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_vocabulary_without_room_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="vocab_size must be more than 3, the number of marks; got 3"):
+    with pytest.raises(ConfigError, match=mentions("vocab_size", 3)):
         write_corpus(tmp_path / "data", TRAIN, vocab_size=3)
 
 
 def test_a_folder_that_is_in_use_is_not_overwritten(folder):
-    with pytest.raises(OutputError, match="could not be written"):
+    with pytest.raises(OutputError, match=mentions(folder)):
         write_corpus(folder, TRAIN)
     assert list(Corpus.open(folder, "heldout").sentences()) == HELDOUT
 
 
 def test_a_missing_part_says_how_to_get_it(tmp_path):
     write_corpus(tmp_path / "data", TRAIN)
-    with pytest.raises(InputError, match=r"expected a heldout part, but .* Prepare it again with --heldout"):
+    with pytest.raises(InputError, match=mentions(tmp_path / "data", "--heldout")):
         Corpus.open(tmp_path / "data", "heldout")
     assert not list((tmp_path / "data").glob(".*"))
 
 
 def test_a_folder_without_a_card_is_not_prepared_text(tmp_path):
-    with pytest.raises(
-        MissingFileError, match=r"expected a folder that `torchelmo prepare` wrote, found no card\.json"
-    ):
+    with pytest.raises(MissingFileError, match=mentions(tmp_path, "torchelmo prepare", "card.json")):
         Corpus.open(tmp_path)
 
 
 def test_a_damaged_card_is_refused(folder):
     (folder / "card.json").write_text("{", encoding="utf-8")
-    with pytest.raises(InputError, match=r"card\.json: expected JSON in UTF-8"):
+    with pytest.raises(InputError, match=mentions("card.json", "JSON")):
         Corpus.open(folder)
     (folder / "card.json").write_text(json.dumps({"format": 99}), encoding="utf-8")
-    with pytest.raises(InputError, match="expected prepared text of format 1, found 99"):
+    with pytest.raises(InputError, match=mentions("card.json", "format", 1, 99)):
         Corpus.open(folder)
 
 
 def test_damaged_arrays_are_refused(folder):
     whole = (folder / "train.tokens.npy").read_bytes()
     (folder / "train.tokens.npy").write_bytes(whole[:-4])
-    with pytest.raises(InputError, match=r"train\.tokens\.npy: expected a NumPy array, but it is damaged or cut"):
+    with pytest.raises(InputError, match=mentions("train.tokens.npy")):
         Corpus.open(folder)
     np.save(folder / "train.tokens.npy", np.zeros(9, dtype=np.int32))
-    with pytest.raises(InputError, match=r"expected uint32 of shape n, found int32 of shape \(9,\)"):
+    with pytest.raises(InputError, match=mentions("train.tokens.npy", "uint32", " int32", "(9,)")):
         Corpus.open(folder)
     np.save(folder / "train.tokens.npy", np.zeros(8, dtype=np.uint32))
-    with pytest.raises(InputError, match=r"expected 9 tokens in train\.tokens\.npy, found 8"):
+    with pytest.raises(InputError, match=mentions("train.tokens.npy", 9, 8)):
         Corpus.open(folder)
     (folder / "train.tokens.npy").unlink()
-    with pytest.raises(MissingFileError, match="expected an array of prepared text, found nothing"):
+    with pytest.raises(MissingFileError, match=mentions("train.tokens.npy")):
         Corpus.open(folder)
 
 
 def test_a_changed_vocabulary_is_refused(folder):
     with (folder / "vocab.txt").open("a", encoding="utf-8") as file:
         file.write("extra\n")
-    with pytest.raises(InputError, match=r"vocab\.txt: expected 6 words, found 7"):
+    with pytest.raises(InputError, match=mentions("vocab.txt", 6, 7)):
         _ = Corpus.open(folder).vocabulary

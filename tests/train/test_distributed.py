@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from facts import mentions
 from safetensors.torch import load_file
 from tiny_runs import tiny_config
 from torch import nn
@@ -140,7 +141,7 @@ def test_every_rank_has_a_gpu_of_its_own(name, monkeypatch):
 def test_a_device_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device("auto").type == "cpu"
-    with pytest.raises(ConfigError, match="device: expected auto, cpu or cuda .*got 'gpu'"):
+    with pytest.raises(ConfigError, match=mentions("device", "auto", "cpu", "cuda", "'gpu'")):
         choose_device("gpu")
-    with pytest.raises(ConfigError, match="'cuda' was asked for, but this PyTorch sees no GPU"):
+    with pytest.raises(ConfigError, match=mentions("device", "'cuda'", "auto", "cpu")):
         choose_device("cuda")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from facts import mentions
 from official_files import random_official
 from tiny_runs import NAMES, VERBS, sentences, tiny_config
 
@@ -78,15 +79,13 @@ def test_official_weights_are_given_a_softmax_first(text, tmp_path):
 
 
 def test_a_place_that_is_taken_is_not_written_over(model, text):
-    with pytest.raises(
-        OutputExistsError, match="holds a model or a run already. Choose another --out, or say --overwrite"
-    ):
+    with pytest.raises(OutputExistsError, match=mentions(model, "--out", "--overwrite")):
         fine_tune(model, [text], model)
 
 
 def test_text_without_a_held_out_line_is_refused(model, tmp_path):
     (tmp_path / "short.txt").write_text("ann sees the dog .\n")
-    with pytest.raises(InputError, match="expected held-out text, which tells when to stop"):
+    with pytest.raises(InputError, match=mentions("--heldout")):
         fine_tune(model, [tmp_path / "short.txt"], tmp_path / "out", heldout=0.0, pretokenized=True)
     assert not list((tmp_path / "out").iterdir())  # so that the advice can be followed
 
@@ -94,12 +93,12 @@ def test_text_without_a_held_out_line_is_refused(model, tmp_path):
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("epoch=1", r"fine-tune: PretrainConfig has no key 'epoch'. Did you mean 'epochs'"),
-        ("batch_size=0", r"batch_size must be at least 1, got 0"),
+        ("epoch=1", ("fine-tune", "'epoch'", "Did you mean 'epochs'")),
+        ("batch_size=0", ("batch_size", 0)),
     ],
 )
 def test_a_wrong_setting_is_named_before_the_text_is_read(setting, words, model, tmp_path):
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=mentions(*words)):
         fine_tune(model, [tmp_path / "not-there.txt"], tmp_path / "out", settings=[setting])
 
 
@@ -108,5 +107,5 @@ def test_a_softmax_whose_words_are_not_known_is_refused(model, text, tmp_path):
 
     shutil.copytree(model, tmp_path / "copy")
     (tmp_path / "copy" / "vocab.txt").unlink()
-    with pytest.raises(InputError, match="came without a vocabulary. Put its vocab.txt into the model folder"):
+    with pytest.raises(InputError, match=mentions(tmp_path / "copy", "vocab.txt")):
         fine_tune(tmp_path / "copy", [text], tmp_path / "out", pretokenized=True)

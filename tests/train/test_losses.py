@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from facts import mentions
 from torch import Tensor
 
 import torchelmo
@@ -272,25 +273,25 @@ def test_adaptive_softmax_is_saved_with_the_model(tmp_path: Path):
 
 def test_wrong_settings_are_named():
     hidden, targets = tokens()
-    with pytest.raises(ConfigError, match="sampled loss.*one without softmax_cutoffs, got a model with Adaptive"):
+    with pytest.raises(ConfigError, match=mentions("sampled", "softmax_cutoffs", "AdaptiveSoftmax")):
         LOSSES["sampled"](adaptive_softmax(), hidden, targets, some_negatives())
-    with pytest.raises(ConfigError, match="full loss.*one without softmax_cutoffs"):
+    with pytest.raises(ConfigError, match=mentions("full", "softmax_cutoffs")):
         LOSSES["full"](adaptive_softmax(), hidden, targets, None)
-    with pytest.raises(ConfigError, match="adaptive loss.*one with softmax_cutoffs, got a model with Softmax"):
+    with pytest.raises(ConfigError, match=mentions("adaptive", "softmax_cutoffs", "Softmax")):
         LOSSES["adaptive"](full_softmax(), hidden, targets, None)
-    with pytest.raises(InputError, match=r"expected negatives, got None. Draw them with Sampler.draw"):
+    with pytest.raises(InputError, match=mentions("negatives", None, "Sampler.draw")):
         LOSSES["sampled"](full_softmax(), hidden, targets, None)
-    with pytest.raises(InputError, match=r"hidden \(n, dim\) and targets \(n,\), got \(9, 4\) and \(8,\)"):
+    with pytest.raises(InputError, match=mentions("hidden", "targets", "(9, 4)", "(8,)")):
         LOSSES["full"](full_softmax(), hidden, targets[1:], None)
-    with pytest.raises(ConfigError, match="counts of all 5 words, got none"):
+    with pytest.raises(ConfigError, match=mentions("'unigram'", "counts", 5)):
         Sampler(5, 2, proposal="unigram")
-    with pytest.raises(ConfigError, match="counts of all 5 words, got 4"):
+    with pytest.raises(ConfigError, match=mentions("'unigram'", "counts", 5, 4)):
         Sampler(5, 2, proposal="unigram", counts=torch.ones(4))
-    with pytest.raises(ConfigError, match="at least one word and one draw, got 5 and 0"):
+    with pytest.raises(ConfigError, match=mentions("Sampler", 5, 0)):
         Sampler(5, 0)
-    with pytest.raises(ConfigError, match=r"below softmax_words = 11, got \[3, 11\]"):
+    with pytest.raises(ConfigError, match=mentions("softmax_cutoffs", "softmax_words", 11, [3, 11])):
         AdaptiveSoftmax(11, 4, (3, 11))
-    with pytest.raises(ConfigError, match=r"must be positive and rise, got \[5, 3\]"):
+    with pytest.raises(ConfigError, match=mentions("softmax_cutoffs", [5, 3])):
         BiLMConfig(softmax_words=11, softmax_cutoffs=(5, 3))
-    with pytest.raises(ConfigError, match="softmax_cutoffs needs softmax_words"):
+    with pytest.raises(ConfigError, match=mentions("softmax_cutoffs", "softmax_words")):
         BiLMConfig(softmax_cutoffs=(3,))

@@ -7,12 +7,14 @@ import hashlib
 import json
 import lzma
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+from facts import mentions
 
 from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, OutputExistsError, TorchelmoError
 from torchelmo.lm import prepare as blocks
@@ -83,9 +85,8 @@ def test_the_card_tells_sources_tokenizer_settings_and_coverage(text, tmp_path):
     unknown = sum(int(token) >= 8 for token in corpus.tokens)
     assert card["parts"]["train"]["oov_rate"] == pytest.approx(unknown / corpus.n_tokens)
     first, last = describe(card)
-    assert first.startswith("train: 6 sentences, ")
-    assert first.endswith(f"the vocabulary covers {1 - unknown / corpus.n_tokens:.2%} of the tokens")
-    assert last == f"vocabulary: 8 of {corpus.n_types} types"
+    assert re.search(mentions("train", 6, f"{1 - unknown / corpus.n_tokens:.2%}"), first)
+    assert re.search(mentions(8, corpus.n_types), last)
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)])
@@ -159,19 +160,19 @@ def test_the_words_of_a_given_vocabulary_come_first(lines, tmp_path):
 
 
 def test_a_vocabulary_in_another_order_is_refused(lines, tmp_path):
-    with pytest.raises(InputError, match="expected <S>, </S>, <UNK> as the first three words, found a, <S>, </S>"):
+    with pytest.raises(InputError, match=mentions("<S>, </S>, <UNK>", "a, <S>, </S>")):
         prepare([lines], tmp_path / "data", vocabulary=Vocabulary(["a", "<S>", "</S>", "<UNK>"]), pretokenized=True)
 
 
 def test_too_short_for_a_held_out_part_is_said(text, tmp_path, caplog):
     prepare([text], tmp_path / "data", heldout=1e-9)
-    assert "No line fell into the held-out part" in caplog.text
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 @pytest.mark.parametrize("content", ["", "\n\n  \n"])
 def test_text_without_a_token_is_refused_and_leaves_nothing(content, tmp_path):
     (tmp_path / "empty.txt").write_text(content, encoding="utf-8")
-    with pytest.raises(InputError, match="Expected text to train on, found no token in the training part"):
+    with pytest.raises(InputError, match=mentions("--heldout")):
         prepare([tmp_path / "empty.txt"], tmp_path / "data")
     assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
 
@@ -180,7 +181,7 @@ def test_text_without_a_token_is_refused_and_leaves_nothing(content, tmp_path):
 def test_bytes_that_are_not_utf8_are_named_with_their_line(workers, tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "_BLOCK_BYTES", 10)
     (tmp_path / "text.txt").write_bytes(b"good line\nanother\n\nb\xffd\n")
-    with pytest.raises(InputError, match=r"text\.txt: line 4: expected UTF-8, found the byte 0xff at column 2"):
+    with pytest.raises(InputError, match=mentions("text.txt", "line 4", "UTF-8", "0xff", "column 2")):
         prepare([tmp_path / "text.txt"], tmp_path / "data", pretokenized=True, workers=workers)
     assert not (tmp_path / "data").exists()
 
@@ -192,34 +193,34 @@ def test_a_byte_order_mark_is_not_text(tmp_path):
 
 
 def test_missing_files_are_named(text, tmp_path):
-    with pytest.raises(MissingFileError, match=r"nothing\.txt: expected a text file, found nothing"):
+    with pytest.raises(MissingFileError, match=mentions("nothing.txt")):
         prepare([text, tmp_path / "nothing.txt"], tmp_path / "data")
-    with pytest.raises(MissingFileError, match=r"\*\.gz: expected files of that pattern, found nothing"):
+    with pytest.raises(MissingFileError, match=mentions("*.gz")):
         prepare([tmp_path / "*.gz"], tmp_path / "data")
-    with pytest.raises(MissingFileError, match="expected a text file, found a directory"):
+    with pytest.raises(MissingFileError, match=mentions(tmp_path)):
         prepare([tmp_path], tmp_path / "data")
 
 
 def test_a_damaged_file_leaves_nothing(tmp_path):
     (tmp_path / "text.xz").write_bytes(lzma.compress(TEXT.encode())[:-9])
-    with pytest.raises(InputError, match=r"text\.xz: expected \.xz data, but it is damaged or cut short"):
+    with pytest.raises(InputError, match=mentions("text.xz")):
         prepare([tmp_path / "text.xz"], tmp_path / "data")
     assert [path.name for path in tmp_path.iterdir()] == ["text.xz"]
 
 
 @pytest.mark.parametrize("share", [-0.1, 1, 1.5, float("nan")])
 def test_an_impossible_share_is_refused(share, text, tmp_path):
-    with pytest.raises(ConfigError, match="heldout: expected a share of at least 0 and below 1, or files"):
+    with pytest.raises(ConfigError, match=mentions("heldout", share)):
         prepare([text], tmp_path / "data", heldout=share)
 
 
 def test_a_file_cannot_be_trained_on_and_held_out(text, tmp_path):
-    with pytest.raises(ConfigError, match=r"text\.txt: is both trained on and held out"):
+    with pytest.raises(ConfigError, match=mentions("text.txt")):
         prepare([text], tmp_path / "data", heldout=[text])
 
 
 def test_an_unknown_language_is_an_error_at_once(text, tmp_path):
-    with pytest.raises(ConfigError, match="expected a code that spaCy has rules for"):
+    with pytest.raises(ConfigError, match=mentions("'qq'", "spaCy")):
         prepare([text], tmp_path / "data", lang="qq", workers=2)
 
 
@@ -227,14 +228,14 @@ def test_only_prepared_text_is_overwritten(text, lines, tmp_path):
     out = tmp_path / "data"
     out.mkdir()
     prepare([text], out, heldout=0)  # an empty folder is fine
-    with pytest.raises(OutputExistsError, match="expected a new or empty folder, found something there"):
+    with pytest.raises(OutputExistsError, match=mentions(out, "--out", "--overwrite")):
         prepare([lines], out)
     prepare([lines], out, overwrite=True, heldout=0, pretokenized=True)
     assert len(sentences(out)) == 500
     other = tmp_path / "photos"
     other.mkdir()
     (other / "holiday.jpg").touch()
-    with pytest.raises(OutputExistsError, match=r"only prepared text is overwritten, and this has no card\.json"):
+    with pytest.raises(OutputExistsError, match=mentions(other, "card.json", "--out")):
         prepare([text], other, overwrite=True)
 
 
@@ -267,7 +268,7 @@ def test_old_text_is_there_until_the_new_one_is(text, lines, tmp_path, monkeypat
     prepare([text], out, heldout=0)
     before = digests(out)
     monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(OutputError, match=r"could not be written"):
+    with pytest.raises(OutputError, match=mentions(out)):
         prepare([lines], out, overwrite=True, heldout=0, pretokenized=True)
     assert digests(out) == before
     assert not list(tmp_path.glob(".*"))
@@ -275,7 +276,7 @@ def test_old_text_is_there_until_the_new_one_is(text, lines, tmp_path, monkeypat
 
 def test_a_worker_that_is_killed_is_reported(lines, tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "_work", _die)
-    with pytest.raises(TorchelmoError, match=r"A worker process ended before its work was done.*__main__"):
+    with pytest.raises(TorchelmoError, match=mentions("--workers", "__main__")):
         prepare([lines], tmp_path / "data", pretokenized=True, workers=2)
     assert not (tmp_path / "data").exists()
 

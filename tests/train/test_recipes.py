@@ -1,10 +1,12 @@
 """benchmarks.recipes: variants of a recipe, each for the same time, several at once."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from facts import mentions
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,17 +45,17 @@ def test_the_best_comes_first_and_nothing_runs_twice(call):
 def test_a_variant_that_cannot_run_is_named(call):
     found = call("[[variants]]\nname = 'no words'\nset = ['init=nowhere']\n")
     assert found.returncode == 1
-    assert "no words: " in found.stderr
+    assert "no words" in found.stderr
     assert "Traceback" not in found.stderr
 
 
 def test_no_jobs_is_a_wrong_call(call):
     found = call("[[variants]]\nname = 'usual'\n", "--jobs", "0")
     assert found.returncode == 2
-    assert "--jobs: expected at least 1, got 0" in found.stderr
+    assert re.search(mentions("--jobs", 0), found.stderr.splitlines()[-1])
 
 
 def test_an_unknown_variant(call):
     found = call("[[variants]]\nname = 'usual'\n", "--variant", "unusual")
     assert found.returncode == 1
-    assert "has no variant 'unusual'; it has ['usual']" in found.stderr
+    assert re.search(mentions("'unusual'", "'usual'"), found.stderr)
