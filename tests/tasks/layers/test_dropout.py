@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from facts import mentions
 
 from torchelmo.errors import ConfigError
 from torchelmo.tasks.layers.basic import VariationalDropout
@@ -31,5 +32,5 @@ def test_evaluation_changes_nothing_and_draws_nothing():
 
 @pytest.mark.parametrize("p", [-0.1, 1.0])
 def test_an_impossible_share_is_refused(p):
-    with pytest.raises(ConfigError, match=rf"share p of at least 0 and less than 1, got {p}"):
+    with pytest.raises(ConfigError, match=mentions("VariationalDropout", p)):
         VariationalDropout(p)

@@ -4,9 +4,11 @@ import bz2
 import gzip
 import logging
 import lzma
+import re
 
 import pytest
 import torch
+from facts import mentions
 
 from torchelmo.errors import InputError, MissingFileError
 from torchelmo.tasks import words as word_vectors
@@ -94,7 +96,8 @@ class TestReading:
         assert read_vectors(path, limit=1).words == ["the"]
         assert not caplog.messages
         assert len(read_vectors(path).words) == 2
-        assert caplog.messages == [f"{path}: line 1 promises 9 vectors, there are 2."]
+        (said,) = caplog.messages
+        assert re.search(mentions(path, "line 1", 9, 2), said)
 
 
 class TestMalformedFiles:
@@ -114,38 +117,31 @@ class TestMalformedFiles:
     )
     def test_a_malformed_line_is_named(self, write, third, found):
         path = write(GLOVE + third + "\nat 7 8 9\n")
-        expected = f"{path}: line 3: expected a word and 3 numbers, found {found} numbers at the end of"
-        with pytest.raises(InputError) as error:
+        with pytest.raises(InputError, match=mentions(path, "line 3", 3, found)):
             read_vectors(path)
-        assert str(error.value).startswith(expected)
-        assert str(error.value).endswith("Correct or remove the line.")
 
     def test_lines_must_fit_the_header(self, write):
-        with pytest.raises(
-            InputError, match="line 2: expected a word and 5 numbers, found 3 numbers at the end of 'the"
-        ):
+        with pytest.raises(InputError, match=mentions("line 2", 5, 3, "'the")):
             read_vectors(write("2 5\n" + GLOVE))
 
     def test_a_first_line_without_numbers(self, write):
-        with pytest.raises(
-            InputError, match="line 1: expected a word and its numbers, found 0 numbers at the end of 'x y'"
-        ):
+        with pytest.raises(InputError, match=mentions("line 1", 0, "'x y'")):
             read_vectors(write("x y\n" + GLOVE))
 
     @pytest.mark.parametrize("number", ["nan", "inf", "-Infinity", "1e39", "1e999"])
     def test_numbers_must_be_finite(self, write, number):
         path = write(f"{GLOVE}\non 1 {number} 3\n")
-        with pytest.raises(InputError, match="line 4: expected finite numbers, found NaN, infinity or a number that"):
+        with pytest.raises(InputError, match=mentions("line 4", f"'on 1 {number} 3'")):
             read_vectors(path)
 
     @pytest.mark.parametrize("text", ["", "\n \n", "0 3\n", "2 3\n\n"])
     def test_a_file_without_vectors(self, write, text):
         path = write(text)
-        with pytest.raises(InputError, match="expected word vectors, a word and its numbers on each line; found none"):
+        with pytest.raises(InputError, match=mentions(path)):
             read_vectors(path)
 
     def test_a_file_that_is_not_there(self, tmp_path):
-        with pytest.raises(MissingFileError, match="found nothing"):
+        with pytest.raises(MissingFileError, match=mentions(tmp_path / "none.txt")):
             read_vectors(tmp_path / "none.txt")
 
 
@@ -206,18 +202,14 @@ class TestEmbedding:
     @pytest.mark.parametrize(
         ("words", "options", "message"),
         [
-            ([], {"dim": 2}, "expected at least one word, got none"),
-            (["a"], {}, "expected vectors or the width dim of new ones, got dim=None"),
-            (["a"], {"dim": 0}, "got dim=0"),
-            (["a", "b", "a"], {"dim": 2}, "expected every word once, 'a' stands twice"),
-            (
-                ["a"],
-                {"vectors": torch.zeros(2, 3)},
-                r"expected vectors of shape \(1, dim\), a row for each word, got \(2, 3\)",
-            ),
-            (["a"], {"vectors": torch.zeros(1, 3), "dim": 4}, r"expected vectors of shape \(1, 4\), .*, got \(1, 3\)"),
+            ([], {"dim": 2}, ()),
+            (["a"], {}, ("dim", None)),
+            (["a"], {"dim": 0}, ("dim", 0)),
+            (["a", "b", "a"], {"dim": 2}, ("'a'",)),
+            (["a"], {"vectors": torch.zeros(2, 3)}, ("(1, dim)", "(2, 3)")),
+            (["a"], {"vectors": torch.zeros(1, 3), "dim": 4}, ("(1, 4)", "(1, 3)")),
         ],
     )
     def test_what_does_not_fit_is_refused(self, words, options, message):
-        with pytest.raises(InputError, match=f"WordEmbedding: .*{message}"):
+        with pytest.raises(InputError, match=mentions("WordEmbedding", *message)):
             WordEmbedding(words, **options)
