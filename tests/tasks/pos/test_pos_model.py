@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+from facts import mentions
 from fitting import fit, predict
 
 from torchelmo.errors import ConfigError, InputError
@@ -93,20 +94,20 @@ def test_elmo_joins_at_each_place_and_is_trained(tiny_bilm, place):
 
 def test_the_linear_probe_refuses_elmo_at_an_output_it_does_not_have(tiny_bilm):
     elmo = ElmoLayers(tiny_bilm, ElmoConfig(place="both"))
-    with pytest.raises(ConfigError, match='head = "linear" has no encoder .* set elmo.place = "input"'):
+    with pytest.raises(ConfigError, match=mentions("head", '"linear"', "elmo.place", '"input"')):
         build(LINEAR, word_input(elmo))
 
 
 def test_an_unknown_tag_is_named():
-    with pytest.raises(InputError, match=r"built for \(ADJ, DET, .*\), found INTJ\. Train a new model"):
+    with pytest.raises(InputError, match=mentions("ADJ, DET, ", "INTJ")):
         build().loss([Tagged(["oh"], ["INTJ"])])
 
 
 def test_settings_are_checked():
     for name in ("hidden_dim", "n_layers"):
-        with pytest.raises(ConfigError, match=f"{name} must be at least 1, got 0"):
+        with pytest.raises(ConfigError, match=mentions(name, 0)):
             PosConfig(**{name: 0})
-    with pytest.raises(ConfigError, match="dropout must be at least 0 and below 1, got -0.1"):
+    with pytest.raises(ConfigError, match=mentions("dropout", -0.1)):
         PosConfig(dropout=-0.1)
 
 
