@@ -4,6 +4,7 @@ import bz2
 from itertools import pairwise
 
 import pytest
+from facts import mentions
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -140,70 +141,60 @@ def test_brackets_of_touching_spans():
 @pytest.mark.parametrize(
     ("cells", "line", "expected", "found"),
     [
-        (["(A0*", "(A1*)", "*)"], 2, "A0 to end before another argument begins", "'(A1*)'"),
-        (["*", "(A0(A1*", "*))"], 2, "arguments that are not nested", "'(A0(A1*'"),
-        (["*", "*)", "*"], 2, "a bracket to open before it closes", "'*)'"),
-        (["*", "(A0*", "*"], 2, "A0 to end within its sentence", "only '(A0*'"),
-        (["*", "*", "A0"], 3, r"an argument such as (A0*, *, *) or (A0*)", "'A0'"),
-        (["(A0*", "*", "*))"], 3, r"an argument such as (A0*, *, *) or (A0*)", "'*))'"),
+        (["(A0*", "(A1*)", "*)"], 2, ("A0",), "'(A1*)'"),
+        (["*", "(A0(A1*", "*))"], 2, (), "'(A0(A1*'"),
+        (["*", "*)", "*"], 2, (), "'*)'"),
+        (["*", "(A0*", "*"], 2, ("A0",), "'(A0*'"),
+        (["*", "*", "A0"], 3, ("(A0*", "*)", "(A0*)"), "'A0'"),
+        (["(A0*", "*", "*))"], 3, ("(A0*", "*)", "(A0*)"), "'*))'"),
     ],
 )
 def test_brackets_that_cannot_be_read_are_named_with_their_line(file, cells, line, expected, found):
     path = file("".join(f"w {'go' if i == 0 else '-'} {cell}\n" for i, cell in enumerate(cells)))
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=mentions(path, f"line {line}", *expected, found)):
         read(path, SrlData())
-    assert str(error.value) == f"{path}: line {line}: expected {expected}, found {found}. Correct that line."
 
 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("d/1 0 2 up RP * - - *) *", "d/1 0 2 up RP * - - *)", "line 3: expected 10 columns, as in the first line of"),
-        (
-            "xray xray.01 *)",
-            "xray - *)",
-            "line 1: expected 8 columns and one more for each predicate (propbank), ",
-        ),
-        (
-            "d/1 1 0 *** NFP (X*) - -",
-            "d/1 1 0 *** NFP",
-            "line 8: expected 8 columns and one more for each predicate",
-        ),
+        ("d/1 0 2 up RP * - - *) *", "d/1 0 2 up RP * - - *)", ("line 3", 10)),
+        ("xray xray.01 *)", "xray - *)", ("line 1", 8, "propbank")),
+        ("d/1 1 0 *** NFP (X*) - -", "d/1 1 0 *** NFP", ("line 8", 8, "propbank")),
     ],
 )
 def test_columns_that_do_not_fit_are_named_with_their_line(file, old, new, words):
     assert old in PROPBANK
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=mentions(*words)):
         read(file(PROPBANK.replace(old, new)), SrlData())
-    assert words in str(error.value)
 
 
 def test_a_wrong_number_of_columns_says_what_was_counted(file):
-    with pytest.raises(InputError, match="found 1 predicates and 2 columns of arguments"):
+    with pytest.raises(InputError, match=mentions("line 1", "propbank", 1, 2)):
         read(file(PROPBANK.replace("xray xray.01 *)", "xray - *)")), SrlData())
-    with pytest.raises(InputError, match="line 1: expected a column of predicates and after it one more for each"):
+    with pytest.raises(InputError, match=mentions("line 1", "conll2005", 3)):
         read(file("She 01 (A0*)\ncame 02 (V*)\n"), SrlData())
-    with pytest.raises(InputError, match=r"expected a \(V\*\) in every column of arguments of the sentence, found"):
+    with pytest.raises(InputError, match=mentions("line 2", "(V*)")):
         read(file(CONLL2012.replace("(V*) * -", "* * -")), SrlData())
 
 
 def test_files_without_propositions_are_refused(file):
-    with pytest.raises(InputError, match="expected sentences in columns, found none"):
+    with pytest.raises(InputError, match=mentions("data.conll")):
         read(file("\n\n"), SrlData())
-    with pytest.raises(InputError, match="expected predicates with their arguments, found none in any sentence"):
+    with pytest.raises(InputError, match=mentions("data.conll", "data.format")):
         read(file("Yes -\n\nNo -\n"), SrlData())
 
 
 def test_an_unknown_format_is_refused():
-    with pytest.raises(ConfigError, match="format: expected one of 'auto', 'conll2012', 'propbank', 'conll2005'"):
+    with pytest.raises(ConfigError, match=mentions("format", "'auto'", "'conll2012'", "'propbank'", "'conll2005'")):
         build_config(SrlData, {"format": "x"})
 
 
 def test_incomplete_sentences_are_not_written(tmp_path):
-    with pytest.raises(InputError, match="propositions of all 2 predicates of a sentence, got 1 for 'They busted up"):
+    with pytest.raises(InputError, match=mentions(2, 1, "'They busted up three x …'")):
         write(tmp_path / "out", IN_PROPBANK[:1])
-    with pytest.raises(InputError, match="in order, got that of predicate 5 of 'They busted up three x …'"):
+    with pytest.raises(InputError, match=mentions(5, "'They busted up three x …'")):
         write(tmp_path / "out", [IN_PROPBANK[1], IN_PROPBANK[0]])
-    with pytest.raises(InputError, match="Expected one tag for each of the 1 tokens of 'Go', found none"):
+    with pytest.raises(InputError, match=mentions(1, "'Go'")):
         write(tmp_path / "out", [GO._replace(tags=None)])
     assert not list(tmp_path.iterdir())

@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from facts import mentions
 from fitting import fit, predict
 
 from torchelmo.errors import ConfigError, InputError
@@ -120,21 +121,21 @@ def test_a_tag_that_training_had_not_is_left_out_of_the_loss():
     model = build()
     strange = EXAMPLES[0]._replace(tags=["B-A7", *EXAMPLES[0].tags[1:]])
     assert torch.isfinite(model.loss([strange]))
-    with pytest.raises(InputError, match="Expected one tag for each of the"):
+    with pytest.raises(InputError, match=mentions(5, "'Ann saw her run .'")):
         model.loss([EXAMPLES[0]._replace(tags=None)])
 
 
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ({"n_layers": 0}, "n_layers must be at least 1, got 0"),
-        ({"hidden_dim": 0}, "hidden_dim must be at least 1, got 0"),
-        ({"predicate_dim": 0}, "predicate_dim must be at least 1, got 0"),
-        ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
+        ({"n_layers": 0}, ("n_layers", 0)),
+        ({"hidden_dim": 0}, ("hidden_dim", 0)),
+        ({"predicate_dim": 0}, ("predicate_dim", 0)),
+        ({"dropout": 1.0}, ("dropout", 1.0)),
     ],
 )
 def test_settings_are_checked(setting, words):
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=mentions(*words)):
         SrlConfig(**setting)
 
 
@@ -163,7 +164,7 @@ def test_text_gives_an_example_for_each_predicate_that_is_found(tmp_path):
     ]
     tags = predict(build(), found)
     assert tags[2] == ["O", "O"]
-    assert Srl().show(found[2], tags[2]) == "no predicate found: Nothing here"
+    assert "Nothing here" in Srl().show(found[2], tags[2])
     assert Srl().record(found[2], tags[2])["predicate"] is None
 
 
@@ -188,20 +189,17 @@ def test_json_lines_may_name_the_predicates(tmp_path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("{", "line 1: expected a JSON object, found something else"),
-        ("[1]", r"line 1: expected a JSON object, found '\[1\]'"),
-        ('{"tokens": []}', 'an object with "tokens", a list of at least one string'),
-        ('{"tokens": ["a", 1]}', 'an object with "tokens", a list of at least one string'),
-        (
-            '{"tokens": ["a"], "predicates": [1]}',
-            r'"predicates" to be a list of token numbers from 0 to 0, found \[1\]',
-        ),
-        ('{"tokens": ["a"], "predicates": [true]}', "token numbers from 0 to 0"),
-        ('{"tokens": ["a"], "predicates": 0}', "token numbers from 0 to 0, found 0"),
+        ("{", ("line 1", "JSON", "'{'")),
+        ("[1]", ("line 1", "JSON", "'[1]'")),
+        ('{"tokens": []}', ("line 1", '"tokens"', "[]")),
+        ('{"tokens": ["a", 1]}', ("line 1", '"tokens"', '["a", 1]')),
+        ('{"tokens": ["a"], "predicates": [1]}', ("line 1", '"predicates"', 0, "[1]")),
+        ('{"tokens": ["a"], "predicates": [true]}', ("line 1", '"predicates"', 0, "[true]")),
+        ('{"tokens": ["a"], "predicates": 0}', ("line 1", '"predicates"', 0)),
     ],
 )
 def test_json_lines_that_cannot_be_read_are_named(tmp_path, line, words):
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=mentions(*words)):
         json_lines(tmp_path, line)
 
 
