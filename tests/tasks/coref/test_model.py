@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from facts import mentions
 from fitting import fit, predict
 
 from torchelmo.errors import ConfigError
@@ -191,15 +192,15 @@ def test_a_document_of_one_word():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"hidden_dim": 0}, "hidden_dim must be at least 1, got 0"),
-        ({"at_once": 0}, "at_once must be at least 1, got 0"),
-        ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
-        ({"spans_per_token": 0.0}, "spans_per_token must be above 0, got 0.0"),
-        ({"max_sentences": -1}, "max_sentences must not be negative, got -1; 0 is for all"),
+        ({"hidden_dim": 0}, ("hidden_dim", 0)),
+        ({"at_once": 0}, ("at_once", 0)),
+        ({"dropout": 1.0}, ("dropout", 1.0)),
+        ({"spans_per_token": 0.0}, ("spans_per_token", 0.0)),
+        ({"max_sentences": -1}, ("max_sentences", -1)),
     ],
 )
 def test_settings_that_cannot_be(settings, words):
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=mentions(*words)):
         CorefConfig(**settings)
 
 
