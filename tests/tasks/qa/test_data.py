@@ -3,8 +3,10 @@
 import gzip
 import json
 import logging
+import re
 
 import pytest
+from facts import mentions
 from tiny_squad import contexts, paragraphs, question, read_tiny, write_squad
 
 from torchelmo.errors import ConfigError, InputError, MissingFileError
@@ -60,8 +62,9 @@ def test_long_passages_and_answers_are_not_trained_on(tmp_path, caplog):
     assert len(kept) == 20 - lengths.count(longest) - n_long
     assert all(a.first == a.last for example in kept for a in example.answers)
     (line,) = caplog.messages
-    assert f"{20 - len(kept)} of 20 questions, {lengths.count(longest)} with passages of more than" in line
-    assert f"{n_long} with answers of more than 1 (data.max_answer)" in line
+    numbers = {20 - len(kept), 20, lengths.count(longest), longest - 1, n_long, 1}
+    assert numbers <= {int(number) for number in re.findall(r"\d+", line)}
+    assert re.search(mentions("data.max_context", "data.max_answer"), line)
 
 
 def test_nothing_is_said_where_all_is_trained_on(tmp_path, caplog):
@@ -91,56 +94,51 @@ def broken(change):
     [
         (
             lambda p: p[1]["qas"][2]["answers"][0].update(answer_start=1),
-            r"article 1 (People), paragraph 2, question 1-2: expected the answer 'Bob' at character 1 of the context, "
-            "found 'ob '. Correct answer_start",
+            ("article 1", "People", "paragraph 2", "question 1-2", "'Bob'", "'ob '", "answer_start"),
         ),
-        (lambda p: p[0]["qas"][0]["answers"][0].update(answer_start=-4), "question 0-0: expected the answer 'Rome'"),
-        (lambda p: p[0]["qas"][0]["answers"][0].update(text=""), "question 0-0: expected the answer ''"),
-        (lambda p: p[0]["qas"][0].update(answers=[]), "question 0-0: expected one or more answers, found none."),
-        (lambda p: p[0]["qas"][0].pop("answers"), "question 0-0: expected one or more answers, found none."),
-        (lambda p: p[0]["qas"][0].pop("question"), "question 0-0: expected the key 'question', found 'id', 'answers'."),
-        (lambda p: p[0]["qas"][0].update(question="  "), "question 0-0: expected a question, found no words in it."),
-        (lambda p: p[3].update(context=[1]), "paragraph 4: context: expected a string, found [1]."),
-        (lambda p: p[3].update(qas={}), "paragraph 4: qas: expected a list, found {}."),
-        (lambda p: p.append("x"), "paragraph 5: expected an object with the key 'context', found 'x'."),
+        (lambda p: p[0]["qas"][0]["answers"][0].update(answer_start=-4), ("question 0-0", "'Rome'")),
+        (lambda p: p[0]["qas"][0]["answers"][0].update(text=""), ("question 0-0", "''")),
+        (lambda p: p[0]["qas"][0].update(answers=[]), ("question 0-0",)),
+        (lambda p: p[0]["qas"][0].pop("answers"), ("question 0-0",)),
+        (lambda p: p[0]["qas"][0].pop("question"), ("question 0-0", "'question'", "'id'", "'answers'")),
+        (lambda p: p[0]["qas"][0].update(question="  "), ("question 0-0",)),
+        (lambda p: p[3].update(context=[1]), ("paragraph 4", "context", "[1]")),
+        (lambda p: p[3].update(qas={}), ("paragraph 4", "qas", "{}")),
+        (lambda p: p.append("x"), ("paragraph 5", "'context'", "'x'")),
         (
             lambda p: p[0]["qas"][4]["answers"][0].update(answer_start="9"),
-            "question 0-4: answer_start: expected a whole number, found '9'.",
+            ("question 0-4", "answer_start", "'9'"),
         ),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named_by_its_place(tmp_path, change, message):
     path = write_squad(tmp_path / "bad.json", broken(change))
-    with pytest.raises(InputError) as raised:
+    with pytest.raises(InputError, match=mentions(path, *message)):
         Qa().read(path, OPTIONS)
-    assert str(raised.value).startswith(f"{path}: ")
-    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[]", "expected an object with the key 'data', found []."),
-        ('{"version": 1}', "expected the key 'data', found 'version'."),
-        ("{", "expected JSON, either of SQuAD or an object on every line"),
-        ("Ann lives in Rome.", "ask with --question."),
-        ('{"context": "a b", "question": "c"}\n{"context"', "line 2: expected a JSON object"),
-        ('{"context": "a b", "question": "c"}\n{"context": "a"}', "line 2: expected the key 'question'"),
-        ('{"context": "a b", "question": "c"}\n\n[]', "line 3: expected a JSON object, found '[]'."),
-        ('{"context": " ", "question": "c"}', "expected a context, found no words in it."),
+        ("[]", ("'data'", "[]")),
+        ('{"version": 1}', ("'data'", "'version'")),
+        ("{", ("JSON", "SQuAD")),
+        ("Ann lives in Rome.", ("--question",)),
+        ('{"context": "a b", "question": "c"}\n{"context"', ("line 2", "JSON")),
+        ('{"context": "a b", "question": "c"}\n{"context": "a"}', ("line 2", "'question'")),
+        ('{"context": "a b", "question": "c"}\n\n[]', ("line 3", "JSON", "'[]'")),
+        ('{"context": " ", "question": "c"}', ("context",)),
     ],
 )
 def test_files_that_hold_no_questions_are_named(tmp_path, content, message):
     path = tmp_path / "bad.json"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(InputError) as raised:
+    with pytest.raises(InputError, match=mentions(path, *message)):
         list(Qa().read_input(Source(str(path)), OPTIONS, {}))
-    assert str(path) in str(raised.value)
-    assert message in str(raised.value)
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(MissingFileError, match="none.json: expected a text file, found nothing"):
+    with pytest.raises(MissingFileError, match=mentions(tmp_path / "none.json")):
         Qa().read(tmp_path / "none.json", OPTIONS)
 
 
@@ -197,7 +195,7 @@ def test_a_squad_file_may_come_without_answers(tmp_path):
 
 
 def test_settings_that_make_no_sense_are_refused():
-    with pytest.raises(ConfigError, match="max_context: expected at least 1 token, got 0."):
+    with pytest.raises(ConfigError, match=mentions("max_context", 0)):
         QuestionData(max_context=0)
-    with pytest.raises(ConfigError, match="max_answer: expected at least 1 token, got -1."):
+    with pytest.raises(ConfigError, match=mentions("max_answer", -1)):
         QuestionData(max_answer=-1)
