@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from facts import mentions
 
 from torchelmo.errors import InputError
 from torchelmo.tasks.nli import NliData, NliExample, read_nli, read_pairs
@@ -50,34 +51,29 @@ def test_pairs_without_an_agreed_label_and_blank_lines_are_left_out(write):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"gold_label": "neutral",', "expected a JSON object, found something else (Expecting property name"),
-        ("[1]", "expected a JSON object, found '[1]'. Correct that line."),
-        ({"sentence1": "a", "sentence2": "b"}, "expected the key 'gold_label', found only 'sentence1', 'sentence2'."),
-        ({"gold_label": "neutral", "sentence1": "a"}, "expected the key 'sentence2', found only"),
-        ({}, "expected the key 'gold_label', found only no keys."),
-        ({**PLAIN, "gold_label": "yes"}, "expected gold_label entailment, neutral, contradiction or -, found 'yes'."),
-        ({**PLAIN, "sentence1": 3}, "expected text for 'sentence1', found 3."),
-        ({**PLAIN, "sentence2": " "}, "expected words in 'sentence2', found none."),
-        ({**PLAIN, "sentence1_binary_parse": "( )"}, "expected words in 'sentence1', found none."),
-        ("[" * 100_000, "expected a JSON object, found something else"),
+        ('{"gold_label": "neutral",', ("JSON",)),
+        ("[1]", ("JSON", "'[1]'")),
+        ({"sentence1": "a", "sentence2": "b"}, ("'gold_label'", "'sentence1'", "'sentence2'")),
+        ({"gold_label": "neutral", "sentence1": "a"}, ("'sentence2'",)),
+        ({}, ("'gold_label'",)),
+        ({**PLAIN, "gold_label": "yes"}, ("gold_label", "entailment", "neutral", "contradiction", "'yes'")),
+        ({**PLAIN, "sentence1": 3}, ("'sentence1'", 3)),
+        ({**PLAIN, "sentence2": " "}, ("'sentence2'",)),
+        ({**PLAIN, "sentence1_binary_parse": "( )"}, ("'sentence1'",)),
+        ("[" * 100_000, ("JSON",)),
     ],
 )
 def test_a_malformed_line_is_named(write, line, message):
     path = write(PLAIN, line)
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=mentions(path, "line 2", *message)):
         read_nli(path, NliData())
-    assert str(error.value).startswith(f"{path}: line 2: {message}")
 
 
 @pytest.mark.parametrize("lines", [[], [{**PLAIN, "gold_label": "-"}]])
 def test_a_file_without_labelled_pairs_is_refused(write, lines):
     path = write(*lines)
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=mentions(path, "gold_label", "sentence1", "sentence2")):
         read_nli(path, NliData())
-    assert str(error.value) == (
-        f"{path}: expected a JSON object with gold_label, sentence1 and sentence2 on each line, found no labelled "
-        "pair. Check that it is the right file."
-    )
 
 
 @pytest.mark.parametrize(("lang", "hypothesis"), [(None, ("It's", "happy.")), ("en", ("It", "'s", "happy", "."))])
@@ -91,14 +87,13 @@ def test_pairs_to_predict_are_lines_with_a_tab_or_json(write, lang, hypothesis):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("A dog runs .", "expected premise TAB hypothesis, or a JSON object, found 0 tabs in 'A dog runs .'."),
-        ("a\tb\tc", "expected premise TAB hypothesis, or a JSON object, found 2 tabs in 'a\\tb\\tc'."),
-        ("a\t", "expected words in 'sentence2', found none."),
-        ('{"sentence1": "a"}', "expected the key 'sentence2', found only 'sentence1'."),
+        ("A dog runs .", ("JSON", 0, "'A dog runs .'")),
+        ("a\tb\tc", ("JSON", 2, r"'a\tb\tc'")),
+        ("a\t", ("'sentence2'",)),
+        ('{"sentence1": "a"}', ("'sentence2'", "'sentence1'")),
     ],
 )
 def test_a_malformed_pair_to_predict_is_named(write, line, message):
     path = write("a\tb", line)
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=mentions(path, "line 2", *message)):
         list(read_pairs(Source(str(path), lang=None)))
-    assert str(error.value) == f"{path}: line 2: {message} Correct that line."
