@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from facts import mentions
 from fitting import fit, predict
 
 from torchelmo.errors import ConfigError
@@ -109,11 +110,11 @@ def test_learns_twenty_sentences_by_heart():
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"encoder_dim": 0}, "encoder_dim must be at least 1, got 0."),
-        ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0."),
-        ({"input_dropout": -0.1}, "input_dropout must be at least 0 and below 1, got -0.1."),
+        ({"encoder_dim": 0}, ("encoder_dim", 0)),
+        ({"dropout": 1.0}, ("dropout", 1.0)),
+        ({"input_dropout": -0.1}, ("input_dropout", -0.1)),
     ],
 )
 def test_settings_out_of_range_are_refused(setting, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=mentions(*message)):
         BCNConfig(**setting)
