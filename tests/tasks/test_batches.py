@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from facts import mentions
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -77,21 +78,21 @@ def test_the_model_has_the_average_inside_the_block_only():
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda: task(epochs=0), "epochs must be at least 1, got 0"),
-        (lambda: task(batch_size=0), "batch_size must be at least 1, got 0"),
-        (lambda: task(seed=-1), "seed must not be negative, got -1"),
-        (lambda: task(clip=-1.0), "clip must not be negative, got -1.0"),
-        (lambda: task(ema=1.0), "ema must be at least 0 and below 1, got 1.0"),
-        (lambda: task(checkpoint_every="soon"), "checkpoint_every: expected a number of steps, or a time such as"),
-        (lambda: WordsConfig(dim=-1), "dim must not be negative, got -1"),
-        (lambda: CharactersConfig(n_filters=-1), "n_filters must not be negative, got -1"),
-        (lambda: CharactersConfig(width=0), "width must be at least 1, got 0"),
-        (lambda: TaskOptimConfig(halve_after=-1), "halve_after must not be negative, got -1"),
-        (lambda: TaskOptimConfig(lr=0.0), "lr must be positive, got 0.0"),
+        (lambda: task(epochs=0), ("epochs", 0)),
+        (lambda: task(batch_size=0), ("batch_size", 0)),
+        (lambda: task(seed=-1), ("seed", -1)),
+        (lambda: task(clip=-1.0), ("clip", -1.0)),
+        (lambda: task(ema=1.0), ("ema", 1.0)),
+        (lambda: task(checkpoint_every="soon"), ("checkpoint_every", "'soon'")),
+        (lambda: WordsConfig(dim=-1), ("dim", -1)),
+        (lambda: CharactersConfig(n_filters=-1), ("n_filters", -1)),
+        (lambda: CharactersConfig(width=0), ("width", 0)),
+        (lambda: TaskOptimConfig(halve_after=-1), ("halve_after", -1)),
+        (lambda: TaskOptimConfig(lr=0.0), ("lr", 0.0)),
     ],
 )
 def test_settings_out_of_range_are_refused(build, words):
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=mentions(*words)):
         build()
 
 

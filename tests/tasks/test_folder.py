@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from facts import mentions
 from safetensors.torch import load_file, save_file
 from tiny_tasks import pos_config, tagged, write_pos, write_vectors
 
@@ -105,7 +106,7 @@ def test_words_of_any_kind_come_back(tmp_path):
 @pytest.mark.parametrize("name", ["model.safetensors", "words.safetensors"])
 def test_cut_weights_are_named(folder, name):
     (folder / name).write_bytes((folder / name).read_bytes()[:-10])
-    with pytest.raises(WeightsError, match=f"{name}: expected .*, but the file is damaged .* Copy it again, or train"):
+    with pytest.raises(WeightsError, match=mentions(folder / name)):
         load(folder)
 
 
@@ -113,54 +114,54 @@ def test_weights_of_another_model_are_refused(folder):
     path = folder / "model.safetensors"
     tensors = load_file(path)
     save_file({**tensors, "scores.bias": torch.zeros(9)}, path)
-    with pytest.raises(WeightsError, match=r"at scores.bias \(5,\) was expected and \(9,\) found"):
+    with pytest.raises(WeightsError, match=mentions("scores.bias", "(5,)", "(9,)")):
         load(folder)
     del tensors["scores.bias"]
     save_file(tensors, path)
-    with pytest.raises(WeightsError, match=r"at scores.bias \(5,\) was expected and nothing found"):
+    with pytest.raises(WeightsError, match=mentions("scores.bias", "(5,)")):
         load(folder)
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("task.json", "copy: expected a folder that `torchelmo task train` wrote, found a folder without task.json"),
-        ("words.json", "words.json: expected the words of a trained task, found nothing"),
-        ("model.safetensors", "model.safetensors: expected the weights of a task model, found nothing. A run has them"),
-        ("bilm/config.json", "config.json: expected "),
+        ("task.json", ("copy", "torchelmo task train", "task.json")),
+        ("words.json", ("words.json",)),
+        ("model.safetensors", ("model.safetensors",)),
+        ("bilm/config.json", ("config.json",)),
     ],
 )
 def test_a_missing_file_is_named(folder, name, words):
     (folder / name).unlink()
-    with pytest.raises(MissingFileError, match=words):
+    with pytest.raises(MissingFileError, match=mentions(*words)):
         load(folder)
 
 
 def test_no_folder_at_all(tmp_path):
-    with pytest.raises(MissingFileError, match="gone: expected a folder that .* wrote, found no such folder"):
+    with pytest.raises(MissingFileError, match=mentions(tmp_path / "gone", "torchelmo task train")):
         load(tmp_path / "gone")
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda card: card | {"format": 2}, "task.json: expected a task of format 1, found 2. Train it again."),
-        (lambda card: [1], r"task.json: expected a task of format 1, found \[1\]"),
-        (lambda card: {k: v for k, v in card.items() if k != "config"}, "task.json: .*, but it has no 'config'"),
-        (lambda card: card | {"task": "nre"}, "There is no task 'nre'. Did you mean 'ner'"),
-        (lambda card: card | {"config": card["config"] | {"epcohs": 1}}, "task.json: TaskConfig has no key 'epcohs'"),
+        (lambda card: card | {"format": 2}, ("task.json", "format", 1, 2)),
+        (lambda card: [1], ("task.json", "format", 1, "[1]")),
+        (lambda card: {k: v for k, v in card.items() if k != "config"}, ("task.json", "'config'")),
+        (lambda card: card | {"task": "nre"}, ("'nre'", "Did you mean 'ner'")),
+        (lambda card: card | {"config": card["config"] | {"epcohs": 1}}, ("task.json", "'epcohs'")),
     ],
 )
 def test_a_changed_card_is_an_error_in_words(folder, change, words):
     card = json.loads((folder / "task.json").read_text())
     (folder / "task.json").write_text(json.dumps(change(card)))
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=mentions(*words)):
         load(folder)
 
 
 def test_a_damaged_card_is_an_error_in_words(folder):
     (folder / "task.json").write_text('{"format": 1,')
-    with pytest.raises(ConfigError, match="task.json: expected JSON in UTF-8"):
+    with pytest.raises(ConfigError, match=mentions("task.json", "JSON")):
         load(folder)
 
 

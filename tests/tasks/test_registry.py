@@ -1,6 +1,7 @@
 """The tasks by name."""
 
 import pytest
+from facts import mentions
 
 from torchelmo.errors import ConfigError
 from torchelmo.tasks.task import TASKS, find_task
@@ -14,5 +15,5 @@ def test_a_task_is_found_by_its_name(name):
 
 
 def test_an_unknown_task_is_an_error_with_a_suggestion():
-    with pytest.raises(ConfigError, match="There is no task 'nre'. Did you mean 'ner'?"):
+    with pytest.raises(ConfigError, match=mentions("'nre'", "Did you mean 'ner'")):
         find_task("nre")

@@ -2,11 +2,13 @@
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from facts import mentions
 from safetensors.torch import load_file
 from tiny_tasks import TAGS, pos_config, write_ner, write_pos, write_vectors
 
@@ -140,8 +142,8 @@ def test_several_seeds_have_a_mean_and_a_deviation(data, tmp_path):
     mean = sum(scores) / 3
     assert written["mean"]["accuracy"] == summary.mean["accuracy"] == pytest.approx(mean)
     assert written["sd"]["accuracy"] == pytest.approx(math.sqrt(sum((x - mean) ** 2 for x in scores) / 2))
-    assert summary.line() == f"accuracy {mean:.2f} ± {written['sd']['accuracy']:.2f} over 3 seeds"
-    with pytest.raises(MissingFileError, match="found a folder without task.json. It holds runs with several seeds: g"):
+    assert re.search(mentions("accuracy", f"{mean:.2f} ± {written['sd']['accuracy']:.2f}", 3), summary.line())
+    with pytest.raises(MissingFileError, match=mentions(tmp_path / "runs" / "seed-4", "task.json")):
         load(tmp_path / "runs")
 
 
@@ -195,8 +197,7 @@ def test_the_mixes_of_a_result_are_those_of_its_best_epoch(data, bilm_folder, tm
 @pytest.mark.parametrize("every", [0, 1])
 def test_a_rate_that_is_far_too_high_is_an_error_in_words(data, tmp_path, every):
     config = pos_config(data, tmp_path, model={"head": "linear"}, optim={"lr": 1e30}, checkpoint_every=every)
-    kept = "the last checkpoint is kept in" if every else "there is no checkpoint yet in"
-    with pytest.raises(TrainingError, match=rf"step 2: expected finite numbers, got a loss of .*{kept} .*optim.lr "):
+    with pytest.raises(TrainingError, match=mentions("step 2", "nan", tmp_path, "optim.lr", 1e30)):
         train(config)
     assert [folder.name for folder in checkpoints(tmp_path)] == (["step-00000001"] if every else [])
 
@@ -218,32 +219,28 @@ def test_vectors_of_a_file_are_fixed_or_trained(data, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"data": {"colum": "upos"}}, ConfigError, "data: PosData has no key 'colum'. Did you mean 'column'"),
-        (
-            {"model": {"hiden_dim": 3}},
-            ConfigError,
-            "model: PosConfig has no key 'hiden_dim'. Did you mean 'hidden_dim'",
-        ),
-        ({"model": {"hidden_dim": 0}}, ConfigError, "model: hidden_dim must be at least 1, got 0"),
-        ({"train": "gone.conllu"}, MissingFileError, "gone.conllu: expected a text file, found nothing"),
-        ({"dev": "gone.conllu"}, MissingFileError, "gone.conllu: expected a text file, found nothing"),
-        ({"words": {"vectors": "gone.txt", "dim": 0}}, MissingFileError, "gone.txt: expected a text file, found noth"),
-        ({"words": {"min_count": 1000}}, ConfigError, "words.min_count: expected some words that come 1000 times in"),
-        ({"words": {"dim": 0}}, ConfigError, "The task model needs an input: word vectors"),
-        ({"device": "abacus"}, ConfigError, "device: expected auto, cpu or cuda"),
-        ({"task": "nre"}, ConfigError, "There is no task 'nre'. Did you mean 'ner'"),
-        ({"elmo": {"place": "input", "model": "no/such/model"}}, InputError, "no/such/model: "),
+        ({"data": {"colum": "upos"}}, ConfigError, ("data", "'colum'", "Did you mean 'column'")),
+        ({"model": {"hiden_dim": 3}}, ConfigError, ("model", "'hiden_dim'", "Did you mean 'hidden_dim'")),
+        ({"model": {"hidden_dim": 0}}, ConfigError, ("model", "hidden_dim", 0)),
+        ({"train": "gone.conllu"}, MissingFileError, ("gone.conllu",)),
+        ({"dev": "gone.conllu"}, MissingFileError, ("gone.conllu",)),
+        ({"words": {"vectors": "gone.txt", "dim": 0}}, MissingFileError, ("gone.txt",)),
+        ({"words": {"min_count": 1000}}, ConfigError, ("words.min_count", 1000)),
+        ({"words": {"dim": 0}}, ConfigError, ("[words]", "[characters]", "elmo.place")),
+        ({"device": "abacus"}, ConfigError, ("device", "auto", "cpu", "cuda", "'abacus'")),
+        ({"task": "nre"}, ConfigError, ("'nre'", "Did you mean 'ner'")),
+        ({"elmo": {"place": "input", "model": "no/such/model"}}, InputError, ("no/such/model",)),
     ],
 )
 def test_wrong_settings_are_errors_in_words(data, tmp_path, changes, error, words):
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=mentions(*words)):
         train(pos_config(data, tmp_path / "run", **changes))
     assert not (tmp_path / "run" / "task.json").exists()
 
 
 def test_a_width_that_is_not_that_of_the_file_is_an_error(data, tmp_path):
     vectors = write_vectors(tmp_path / "vectors.txt")
-    with pytest.raises(ConfigError, match=r"words.dim: expected 3, the width of the vectors in .*vectors.txt.*got 5"):
+    with pytest.raises(ConfigError, match=mentions("words.dim", 3, vectors, 5)):
         train(pos_config(data, tmp_path / "run", words={"vectors": str(vectors), "dim": 5}))
 
 
@@ -251,7 +248,7 @@ def test_a_width_that_is_not_that_of_the_file_is_an_error(data, tmp_path):
 def test_a_file_without_sentences_is_named(tmp_path, name):
     write_pos(tmp_path)
     (tmp_path / f"{name}.conllu").write_text("\n\n")
-    with pytest.raises(InputError, match=f"{name}.conllu: expected sentences in CoNLL-U, found no sentence at all"):
+    with pytest.raises(InputError, match=mentions(tmp_path / f"{name}.conllu")):
         train(pos_config(tmp_path, tmp_path / "run"))
 
 
@@ -259,7 +256,7 @@ def test_a_dev_file_without_labels_is_named(tmp_path):
     write_pos(tmp_path)
     lines = (tmp_path / "dev.conllu").read_text().replace("NAME", "_")
     (tmp_path / "dev.conllu").write_text(lines)
-    with pytest.raises(InputError, match=r"dev.conllu: line \d+: expected a tag in the column upos, found '_'"):
+    with pytest.raises(InputError, match=mentions("dev.conllu", "line 1", "upos", "'_'")):
         train(pos_config(tmp_path, tmp_path / "run"))
 
 
@@ -267,7 +264,7 @@ def test_a_dev_file_without_labels_is_named(tmp_path):
 def test_a_folder_of_something_else_is_left_alone(data, bilm_folder, tmp_path, changes):
     load_folder(bilm_folder).save(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(OutputExistsError, match="holds model.safetensors, but not of a task run. It is left alone"):
+    with pytest.raises(OutputExistsError, match=mentions(tmp_path, "model.safetensors", "--out")):
         train(pos_config(data, tmp_path), **changes)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
@@ -277,9 +274,7 @@ def test_overwrite_replaces_all_that_a_run_wrote(data, bilm_folder, tmp_path):
     first = {"elmo": {"place": "input", "model": str(bilm_folder)}, "words": {"vectors": vectors, "dim": 0}}
     train(pos_config(data, tmp_path / "run", epochs=1, **first))
     (tmp_path / "run" / "mine.txt").write_text("kept")
-    with pytest.raises(
-        OutputExistsError, match="run: holds a run already. Use --resume to go on with it, --overwrite to"
-    ):
+    with pytest.raises(OutputExistsError, match=mentions(tmp_path / "run", "--resume", "--overwrite")):
         train(pos_config(data, tmp_path / "run", epochs=1))
     train(pos_config(data, tmp_path / "run", epochs=1), overwrite=True)
     train(pos_config(data, tmp_path / "new", epochs=1))
@@ -294,7 +289,7 @@ def test_overwrite_keeps_the_old_run_until_the_new_one_can_begin(data, tmp_path)
     run = tmp_path / "run"
     first = train(pos_config(data, run, epochs=1))
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    with pytest.raises(MissingFileError, match="gone.conllu: expected a text file, found nothing"):
+    with pytest.raises(MissingFileError, match=mentions("gone.conllu")):
         train(pos_config(data, run, train="gone.conllu"), overwrite=True)
     stop = Stop()
     stop.asked = True

@@ -3,12 +3,14 @@
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+from facts import mentions
 from tiny_tasks import pos_settings, write_ner, write_pos, write_toml
 
 from torchelmo.config import load_config
@@ -105,8 +107,7 @@ def test_a_table_goes_on_where_it_was_interrupted(table, tmp_path, stop_after, m
 
     monkeypatch.setattr(sys, "executable", "/nowhere")  # no run is started any more
     assert run_table(table, out) == cells
-    words = "8 of 8 runs failed. .*seed-1: a resumed run must keep its settings, but clip was 5.0 and is 1.0.*remove"
-    with pytest.raises(TrainingError, match=words):
+    with pytest.raises(TrainingError, match=mentions("8 of 8", "seed-1", "clip", 5.0, 1.0)):
         run_table(table, out, settings=["clip=1.0"])
     assert json.loads((out / "table.json").read_text()) == []  # no number of other settings
 
@@ -118,12 +119,9 @@ def test_a_failed_run_is_named_with_its_log_and_the_others_are_kept(table, tmp_p
     failed = out / "runs" / "pos" / "elmo" / "seed-1"
     failed.mkdir(parents=True)
     (failed / "model.safetensors").write_bytes(b"of something else")
-    words = (
-        rf"1 of 4 runs failed. {failed}: {failed}: holds model.safetensors, but not of a task run.*is in log.txt there"
-    )
-    with pytest.raises(TrainingError, match=words):
+    with pytest.raises(TrainingError, match=mentions("1 of 4", failed, "model.safetensors", "log.txt")):
         run_table(table, out)
-    assert "holds model.safetensors" in (failed / "log.txt").read_text()
+    assert "model.safetensors" in (failed / "log.txt").read_text()
     written = json.loads((out / "table.json").read_text())
     assert [cell["column"] for cell in written] == ["Baseline", "Baseline", "+ ELMo"]
 
@@ -136,17 +134,15 @@ def test_a_damaged_run_does_not_stop_the_others(table, tmp_path, monkeypatch, ca
     folder = config_of(table, out, *damaged).out
     (checkpoints(folder)[0] / "training.json").write_text("{")
     monkeypatch.setattr(sys, "executable", "/nowhere")  # the last of the four cannot be started
-    words = rf"2 of 4 runs failed. {folder}.*: expected a checkpoint.*damaged.*Remove {folder} to begin again. .*elmo"
-    with pytest.raises(TrainingError, match=words):
+    with pytest.raises(TrainingError, match=mentions("2 of 4", folder, out / "runs" / "pos" / "elmo" / "seed-2")):
         run_table(table, out)
     line = (out / "table.md").read_text().splitlines()[-1]
     assert line.count("(1 of 2 seeds)") == 2
     written = json.loads((out / "table.json").read_text())
     assert [[run["seed"] for run in cell["runs"]] for cell in written] == [[1], [1]]
-    with pytest.raises(TrainingError, match="1 of 2 runs failed"):  # what is not asked for is no failure
+    with pytest.raises(TrainingError, match=mentions("1 of 2")):  # what is not asked for is no failure
         run_table(table, out, columns=["+ ELMo"])
-    assert "Remove" in caplog.text
-    assert "It is left out of the table." in caplog.text
+    assert str(folder) in caplog.text
 
 
 def test_a_run_that_damages_its_folder_has_failed_alone(table, tmp_path):
@@ -155,7 +151,7 @@ def test_a_run_that_damages_its_folder_has_failed_alone(table, tmp_path):
     job = Job(table.parent / "pos.toml", [], config)
     assert job.ended().result is not None
     (checkpoints(config.out)[0] / "training.json").unlink()
-    assert "expected a checkpoint of a task run, but it is damaged" in job.ended().failure
+    assert str(checkpoints(config.out)[0]) in job.ended().failure
 
 
 def test_columns_can_be_run_alone(table, tmp_path, monkeypatch):
@@ -167,7 +163,7 @@ def test_columns_can_be_run_alone(table, tmp_path, monkeypatch):
     cells = run_table(table, out, columns=["Baseline"])
     assert [cell.summary is None for cell in cells] == [False, True, False, True]
     assert "| – | – | +1.0 |" in (out / "table.md").read_text()
-    with pytest.raises(ConfigError, match=r"table.toml: has no column 'ELMo'; it has \['Baseline', '\+ ELMo'\]"):
+    with pytest.raises(ConfigError, match=mentions("table.toml", "'ELMo'", "'Baseline'", "'+ ELMo'")):
         run_table(table, out, columns=["ELMo"])
 
 
@@ -193,28 +189,26 @@ def test_a_table_that_is_ended_ends_its_runs(table, tmp_path):
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=120)
-    assert (process.returncode, err.splitlines()[-1]) == (143, "Terminated.")
+    assert process.returncode == 143
+    assert "Traceback" not in err
     for run in runs:
-        assert "Stopped; all is saved in" in (run / "log.txt").read_text().splitlines()[-1]
+        assert re.search(mentions(run, "--resume"), (run / "log.txt").read_text().splitlines()[-1])
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (('name = "+ ELMo"', 'name = "baseline"'), "columns: expected at least one, each with a name of its own; got"),
-        (('name = "POS"', 'name = "…"'), "rows: expected at least one, each with a name of its own; got"),
-        (("seeds = 2", "seeds = 0"), "seeds must be at least 1, got 0"),
-        (('paper = "+1.0"', "papper = 1"), "Row has no key 'papper'. Did you mean 'paper'"),
-        (
-            ('config = "ner.toml"', 'config = "gone.toml"'),
-            "gone.toml: expected a TOML configuration file, found no",
-        ),
-        (("batch_size=8", "bacth_size=8"), "ner.toml: TaskConfig has no key 'bacth_size'. Did you mean 'batch_size'"),
+        (('name = "+ ELMo"', 'name = "baseline"'), ("columns", "'Baseline'", "'baseline'")),
+        (('name = "POS"', 'name = "…"'), ("rows", "'…'")),
+        (("seeds = 2", "seeds = 0"), ("seeds", 0)),
+        (('paper = "+1.0"', "papper = 1"), ("'papper'", "Did you mean 'paper'")),
+        (('config = "ner.toml"', 'config = "gone.toml"'), ("gone.toml",)),
+        (("batch_size=8", "bacth_size=8"), ("ner.toml", "'bacth_size'", "Did you mean 'batch_size'")),
     ],
 )
 def test_a_wrong_table_is_an_error_before_anything_is_run(table, tmp_path, change, words):
     table.write_text(TOML.replace(*change))
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=mentions(*words)):
         run_table(table, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -231,7 +225,7 @@ def test_without_matplotlib_there_is_no_plot(tmp_path, monkeypatch, caplog):
     with caplog.at_level("INFO", logger="torchelmo"):
         write_table(Table("T", (column,), (row,)), [Cell(row, column, summary(90.0))], tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["table.json", "table.md"]
-    assert "No plot: it needs matplotlib, which comes with pip install 'torchelmo[tasks]'." in caplog.text
+    assert re.search(mentions("matplotlib", "pip install 'torchelmo[tasks]'"), caplog.text)
 
 
 def test_increases_are_absolute_and_relative():
@@ -244,7 +238,7 @@ def test_increases_are_absolute_and_relative():
 
 def test_a_result_that_is_none_is_named(tmp_path):
     (tmp_path / "metrics.json").write_text('{"mean": {}, "sd": {}, "seeds": {}}')
-    with pytest.raises(InputError, match="metrics.json: expected the result of one task run, found something else"):
+    with pytest.raises(InputError, match=mentions("metrics.json")):
         read_result(tmp_path)
 
 
