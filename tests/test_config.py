@@ -1,13 +1,25 @@
 """Dataclasses from TOML, and what is said about a wrong key or value."""
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 
 from torchelmo.bilm.config import BiLMConfig
-from torchelmo.config import build_config, config_to_dict, load_config, override, suggest
+from torchelmo.config import (
+    Config,
+    Fraction,
+    PositiveInt,
+    Range,
+    build_config,
+    config_to_dict,
+    load_config,
+    override,
+    read_toml,
+    suggest,
+)
 from torchelmo.errors import ConfigError, MissingFileError
 
 
@@ -178,7 +190,7 @@ def test_toml_that_is_not_text(tmp_path):
 
 
 def test_no_file_or_a_directory(tmp_path):
-    with pytest.raises(MissingFileError, match=r"none.toml: expected a TOML configuration file, found no such file"):
+    with pytest.raises(MissingFileError, match=r"none.toml: expected a TOML configuration file, found nothing"):
         load_config(Run, tmp_path / "none.toml")
     with pytest.raises(MissingFileError, match="expected a TOML configuration file, found a directory"):
         load_config(Run, tmp_path)
@@ -187,3 +199,97 @@ def test_no_file_or_a_directory(tmp_path):
 def test_suggest():
     assert suggest("n_layres", ["n_layers", "dim"]) == " Did you mean 'n_layers'?"
     assert suggest("zzz", ["b", "a"]) == " Known: a, b."
+
+
+@dataclass(frozen=True)
+class Layer(Config):
+    dim: PositiveInt = 4
+    dropout: Fraction | None = 0.5
+    sizes: tuple[PositiveInt, ...] = ()
+    filters: tuple[tuple[PositiveInt, Annotated[int, Range(above=2)]], ...] = ()
+    scale: Annotated[float, Range(above=0, max=10)] = 1.0
+
+
+@dataclass(frozen=True)
+class Stack(Config):
+    layer: Layer = Layer()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "facts"),
+    [
+        ("dim", 0, ["dim", "at least 1", "0"]),
+        ("dropout", 1.0, ["dropout", "at least 0", "below 1", "1.0"]),
+        ("dropout", -1, ["dropout", "-1"]),
+        ("dropout", float("nan"), ["dropout", "nan"]),
+        ("sizes", (1, 0), ["sizes", "at least 1", "0"]),
+        ("filters", ((1, 2),), ["filters", "above 2", "2"]),
+        ("scale", 11.0, ["scale", "at most 10", "11.0"]),
+        ("scale", float("inf"), ["scale", "inf"]),
+    ],
+)
+def test_a_number_outside_its_range_is_refused(key, value, facts):
+    with pytest.raises(ConfigError) as direct:
+        Layer(**{key: value})
+    with pytest.raises(ConfigError) as read:
+        build_config(Stack, {"layer": {key: value}}, "exp.toml")
+    for error in (direct, read):
+        assert all(fact in str(error.value) for fact in facts)
+    assert str(read.value).startswith("exp.toml: layer: ")
+
+
+def test_numbers_inside_their_ranges():
+    layer = Layer(1, None, (1, 2), ((1, 3),), 10)
+    assert build_config(Layer, config_to_dict(layer)) == layer
+
+
+def test_a_union_of_ranges_is_checked_against_the_first_that_fits():
+    assert build_config(Layer, {"dropout": None}).dropout is None
+
+
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        ("scale = " + "9" * 400, ["scale", "64 bits"]),
+        ("dim = " + "9" * 400, ["dim", "64 bits"]),
+        ("dim = " + "9" * 5000, ["TOML"]),
+        ("sizes = " + "[" * 5000 + "]" * 5000, ["TOML", "deep"]),
+        ("sizes = " + "[" * 100 + "]" * 100, ["TOML", "deep"]),
+        (".".join(["a"] * 5000) + " = 1", ["TOML", "32 parts"]),
+        ("x = { " + " . ".join(["'a'"] * 5000) + " = 1 }", ["TOML", "32 parts"]),
+        ("[" + ".".join(["a"] * 5000) + "]", ["TOML", "32 parts"]),
+        ("dim = '" + "a" * 100_000 + "'", ["dim", "int", "aaa…"]),
+    ],
+)
+def test_extreme_toml_is_refused_with_a_short_message(text, facts, tmp_path):
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as error:
+        load_config(Layer, path)
+    assert str(path) in str(error.value)
+    assert all(fact in str(error.value) for fact in facts)
+    assert len(str(error.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        ".".join(["a"] * 5000) + "=1",
+        "dim=" + "[" * 5000,
+        "dim=" + "[" * 5000 + "]" * 5000,
+        "dim=" + "9" * 5000,
+        "seed=1\nepochs=99",
+    ],
+)
+def test_extreme_overrides_are_refused_with_a_short_message(item):
+    with pytest.raises(ConfigError) as error:
+        build_config(Layer, override({}, [item], Layer))
+    assert len(str(error.value)) < 1000
+
+
+def test_toml_is_read_from_regular_files_of_bounded_size(tmp_path):
+    os.mkfifo(tmp_path / "pipe.toml")
+    for path in (tmp_path / "pipe.toml", Path("/dev/zero")):
+        with pytest.raises(MissingFileError):
+            read_toml(path)
+    with pytest.raises(ConfigError, match="1,000"):
+        read_toml(write(tmp_path, "a = 1\n" + "#" * 2000), max_bytes=1000)

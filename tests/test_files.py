@@ -10,8 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from torchelmo.errors import InputError, MissingFileError, OutputError, TorchelmoError
-from torchelmo.files import atomic_write, content_hash, explaining, open_bytes, read_lines, require_file
+from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, TorchelmoError
+from torchelmo.files import (
+    atomic_write,
+    content_hash,
+    explaining,
+    open_bytes,
+    read_json,
+    read_lines,
+    require_file,
+    short_repr,
+)
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 TEXT = "naïve\n\nbow and arrow\n日本\n"
@@ -274,3 +283,35 @@ def test_files_are_as_readable_as_any_other_new_file(tmp_path):
     with atomic_write(tmp_path / "ours") as temporary:
         temporary.touch(mode=0o600)
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "9" * 5000, "[" * 100_000, "[" * 5000 + "]" * 5000, "[" * 100 + "]" * 100, "\ud800", "nul"]
+)
+def test_json_that_cannot_be_read_is_named(text, tmp_path):
+    path = tmp_path / "card.json"
+    path.write_text(text, encoding="utf-8", errors="surrogatepass")
+    with pytest.raises(ConfigError) as error:
+        read_json(path, "a card")
+    assert str(path) in str(error.value)
+    assert len(str(error.value)) < 500
+
+
+def test_json_is_read_from_regular_files_of_bounded_size(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        with pytest.raises(MissingFileError, match=name):
+            read_json(tmp_path / name, "a card")
+    (tmp_path / "memory").symlink_to("/proc/self/mem")
+    with pytest.raises(ConfigError, match="memory"):
+        read_json(tmp_path / "memory", "a card")
+    (tmp_path / "large").write_text("[" + " " * 1000 + "]")
+    with pytest.raises(ConfigError, match="1,000"):
+        read_json(tmp_path / "large", "a card", max_bytes=1000)
+    assert read_json(tmp_path / "large", "a card") == []
+
+
+def test_values_in_messages_are_short():
+    for value in ("a" * 10**6, list(range(10**6)), {"a" * 1000: 1}, 10**5000, [[[[[[[[]]]]]]]]):
+        assert len(short_repr(value)) <= 80

@@ -15,8 +15,8 @@ PACKAGE = Path(torchelmo.__file__).parent
 # The parts of the package in the order of the flow: each may import itself and the parts before it.
 ORDER = [
     "errors",
-    "config",
     "files",
+    "config",
     "tensors",
     "progress",
     "runtime",

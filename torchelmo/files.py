@@ -9,7 +9,9 @@ import json
 import lzma
 import os
 import re
+import reprlib
 import shutil
+import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -33,6 +35,8 @@ _ADVICE = {
     errno.ENOTDIR: "A part of that path is a file: choose another place.",
     errno.EISDIR: "That is a directory: give the name of a file.",
 }
+MAX_JSON_BYTES = 64 * 2**20
+
 _DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 
@@ -48,13 +52,115 @@ def require_file(path: str | Path, what: str = "a file") -> Path:
     return path
 
 
-def read_json(path: str | Path, what: str) -> Any:
-    """The content of a JSON file, which should be `what`."""
+def read_bounded(path: str | Path, what: str, *, max_bytes: int) -> bytes:
+    """Read a whole regular file of bounded size.
+
+    Args:
+        path: The file. Links are followed, but a pipe, a device or an endless file is refused.
+        what: What the file should be, for error messages.
+        max_bytes: The largest size that is read.
+
+    Returns:
+        The content of the file.
+
+    Raises:
+        ConfigError: The file is too large, or an error occurred while it was read.
+        MissingFileError: There is no such file, or it is not a regular file.
+    """
     path = require_file(path, what)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: expected JSON in UTF-8: {error}.") from error
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe would wait for a writer
+        with open(descriptor, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise MissingFileError(f"{path}: expected {what}, found a pipe or a device.")
+            content = stream.read(max_bytes + 1)
+    except MissingFileError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"{path}: expected {what}, but it cannot be read ({error.strerror or error}).") from error
+    if len(content) > max_bytes:
+        raise ConfigError(f"{path}: expected {what} of at most {max_bytes:,} bytes, found a larger file.")
+    return content
+
+
+def read_json(path: str | Path, what: str, *, max_bytes: int = MAX_JSON_BYTES) -> Any:
+    """Read a JSON file.
+
+    Args:
+        path: The file.
+        what: What the file should be, for error messages.
+        max_bytes: The largest file that is read.
+
+    Returns:
+        The content of the file.
+
+    Raises:
+        ConfigError: The file is not JSON in UTF-8, is too large, or is nested too deeply.
+        MissingFileError: There is no such file, or it is not a regular file.
+    """
+    return parse_json(read_bounded(path, what, max_bytes=max_bytes), str(path))
+
+
+def parse_json(text: str | bytes, where: str) -> Any:
+    """Parse JSON, for example one line of a file of JSON lines.
+
+    Args:
+        text: The JSON text, or its UTF-8 bytes.
+        where: What an error message names as the source of the text.
+
+    Returns:
+        The parsed value.
+
+    Raises:
+        ConfigError: The text is not JSON in UTF-8, or is nested too deeply.
+
+    >>> parse_json('{"a": 1}', "card.json")
+    {'a': 1}
+    """
+    try:
+        content = json.loads(text.decode("utf-8") if isinstance(text, bytes) else text)
+        check_depth(content)
+    except RecursionError:
+        raise ConfigError(f"{where}: expected JSON in UTF-8: it is nested too deeply.") from None
+    except ValueError as error:  # covers wrong UTF-8 and numbers of more than 4,300 digits
+        raise ConfigError(f"{where}: expected JSON in UTF-8: {error}.") from error
+    return content
+
+
+def check_depth(value: Any, max_depth: int = 64) -> None:
+    """Raise a ValueError if lists and dicts are nested more deeply than `max_depth`."""
+    level = [value]
+    for _ in range(max_depth):
+        level = [
+            child
+            for item in level
+            if isinstance(item, (dict, list))
+            for child in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {max_depth} levels deep")
+
+
+def short_repr(value: Any) -> str:
+    """Return the repr of a value, cut to about 80 characters, for an error message.
+
+    >>> short_repr([1, 2])
+    '[1, 2]'
+    """
+    try:
+        return shorten(reprlib.repr(value) if isinstance(value, (dict, list, tuple, set)) else repr(value))
+    except (ValueError, RecursionError):  # an integer of more than 4,300 digits, or deep nesting
+        return f"a very long {type(value).__name__}"
+
+
+def shorten(text: str, width: int = 80) -> str:
+    """Cut text to `width` characters, the last of them an ellipsis if something was cut.
+
+    >>> shorten("a long text", 6)
+    'a lon…'
+    """
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def content_hash(path: str | Path) -> str:
