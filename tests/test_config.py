@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+from facts import mentions
 
 from torchelmo.bilm.config import BiLMConfig
 from torchelmo.config import (
@@ -92,49 +93,49 @@ def test_a_built_dataclass_may_be_given():
 
 def test_an_unknown_key_with_a_suggestion(tmp_path):
     path = write(tmp_path, 'data = "d"\n[optim]\nlrr = 1.0\n')
-    with pytest.raises(ConfigError, match=r"exp.toml: optim: Optim has no key 'lrr'. Did you mean 'lr'\?"):
+    with pytest.raises(ConfigError, match=mentions("exp.toml", "optim", "'lrr'", "Did you mean 'lr'")):
         load_config(Run, path)
 
 
 def test_an_unknown_key_without_a_near_one():
-    with pytest.raises(ConfigError, match=r"config: Optim has no key 'momentum'. Known: lr, name\."):
+    with pytest.raises(ConfigError, match=mentions("'momentum'", "lr", "name")):
         build_config(Optim, {"momentum": 1})
 
 
 def test_a_missing_key():
-    with pytest.raises(ConfigError, match=r"config: Run needs 'data'; add it to the file"):
+    with pytest.raises(ConfigError, match=mentions("'data'")):
         build_config(Run, {})
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "words"),
+    ("key", "value", "facts"),
     [
-        ("steps", "ten", r"steps: expected int, got 'ten'"),
-        ("steps", 1.5, r"steps: expected int, got 1.5"),
-        ("steps", True, r"steps: expected int, got True"),
-        ("resume", 1, r"resume: expected bool, got 1"),
-        ("clip", "x", r"clip: expected float, got 'x'"),
-        ("clip", True, r"clip: expected float, got True"),
-        ("optim", 3, r"optim: expected a table of keys for Optim, got 3"),
-        ("optim", {"name": "sgd"}, r"optim: name: expected one of 'adagrad', 'adam', got 'sgd'"),
-        ("seeds", 3, r"seeds: expected a list, got 3"),
-        ("seeds", [1, "b"], r"seeds\[1\]: expected int, got 'b'"),
-        ("filters", [[1, 2], [3]], r"filters\[1\]: expected 2 values, got \[3\]"),
-        ("pair", [1, 2], r"pair\[1\]: expected str, got 2"),
-        ("either", 1.5, r"either: expected str, got 1.5"),
-        ("extra", 1, r"extra: expected a table, got 1"),
-        ("data", 1, r"data: expected Path, got 1"),
-        ("steps", -1, r"config: steps must not be negative, got -1"),
+        ("steps", "ten", ["steps", "'ten'"]),
+        ("steps", 1.5, ["steps", 1.5]),
+        ("steps", True, ["steps", True]),
+        ("resume", 1, ["resume", 1]),
+        ("clip", "x", ["clip", "'x'"]),
+        ("clip", True, ["clip", True]),
+        ("optim", 3, ["optim", 3]),
+        ("optim", {"name": "sgd"}, ["optim", "name", "'adagrad'", "'adam'", "'sgd'"]),
+        ("seeds", 3, ["seeds", 3]),
+        ("seeds", [1, "b"], ["seeds[1]", "'b'"]),
+        ("filters", [[1, 2], [3]], ["filters[1]", 2, "[3]"]),
+        ("pair", [1, 2], ["pair[1]", 2]),
+        ("either", 1.5, ["either", 1.5]),
+        ("extra", 1, ["extra", 1]),
+        ("data", 1, ["data", 1]),
+        ("steps", -1, ["config", "steps", -1]),
     ],
 )
-def test_a_wrong_value_names_the_place(key, value, words):
-    with pytest.raises(ConfigError, match=words):
+def test_a_wrong_value_names_the_place(key, value, facts):
+    with pytest.raises(ConfigError, match=mentions(*facts)):
         build_config(Run, {"data": "d", key: value})
 
 
 @pytest.mark.parametrize("item", ["steps", "=3", " = 3", ""])
 def test_an_override_without_key_or_value(item):
-    with pytest.raises(ConfigError, match=r"expected KEY=VALUE, for example --set optim.lr=0.1"):
+    with pytest.raises(ConfigError, match=mentions(f"--set {item}", "KEY=VALUE")):
         override({}, [item])
 
 
@@ -161,7 +162,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
 
 
 def test_an_override_below_a_value():
-    with pytest.raises(ConfigError, match=r"--set steps.x=1: 'steps' is a value, not a table with keys"):
+    with pytest.raises(ConfigError, match=mentions("--set steps.x=1", "'steps'")):
         override({"steps": 3}, ["steps.x=1"])
 
 
@@ -178,27 +179,27 @@ def test_overrides_leave_what_was_given_alone():
 
 @pytest.mark.parametrize("text", ["steps = ", "steps = 1\nsteps = 2"])
 def test_wrong_toml(text, tmp_path):
-    with pytest.raises(ConfigError, match=r"exp.toml: expected valid TOML in UTF-8"):
+    with pytest.raises(ConfigError, match=mentions("exp.toml", "TOML")):
         load_config(Run, write(tmp_path, text))
 
 
 def test_toml_that_is_not_text(tmp_path):
     path = tmp_path / "exp.toml"
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match=r"exp.toml: expected valid TOML in UTF-8"):
+    with pytest.raises(ConfigError, match=mentions("exp.toml", "UTF-8", "0xff")):
         load_config(Run, path)
 
 
 def test_no_file_or_a_directory(tmp_path):
-    with pytest.raises(MissingFileError, match=r"none.toml: expected a TOML configuration file, found nothing"):
+    with pytest.raises(MissingFileError, match=mentions("none.toml")):
         load_config(Run, tmp_path / "none.toml")
-    with pytest.raises(MissingFileError, match="expected a TOML configuration file, found a directory"):
+    with pytest.raises(MissingFileError, match=mentions(tmp_path)):
         load_config(Run, tmp_path)
 
 
 def test_suggest():
-    assert suggest("n_layres", ["n_layers", "dim"]) == " Did you mean 'n_layers'?"
-    assert suggest("zzz", ["b", "a"]) == " Known: a, b."
+    assert "Did you mean 'n_layers'" in suggest("n_layres", ["n_layers", "dim"])
+    assert "a, b" in suggest("zzz", ["b", "a"])
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
+from facts import mentions
 
 from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, TorchelmoError
 from torchelmo.files import (
@@ -50,9 +51,7 @@ def test_invalid_utf8_names_line_and_column(suffix, tmp_path):
     path = write_text(tmp_path, suffix, b"good\nbad \xff here\n")
     lines = read_lines(path)
     assert next(lines) == "good"
-    with pytest.raises(
-        InputError, match=r"text.txt\S*: line 2: expected UTF-8, found the byte 0xff at column 5.*iconv"
-    ):
+    with pytest.raises(InputError, match=mentions(path.name, "line 2", "UTF-8", "0xff", "column 5", "iconv")):
         next(lines)
 
 
@@ -61,7 +60,7 @@ def test_invalid_utf8_names_line_and_column(suffix, tmp_path):
 def test_a_file_that_is_cut_short(suffix, cut, tmp_path):
     path = write_text(tmp_path, suffix, TEXT.encode() * 50)
     path.write_bytes(path.read_bytes()[:-cut])
-    with pytest.raises(InputError, match=rf"expected \{suffix} data, but it is damaged or cut short"):
+    with pytest.raises(InputError, match=mentions(path.name)):
         list(read_lines(path))
 
 
@@ -69,7 +68,7 @@ def test_a_file_that_is_cut_short(suffix, cut, tmp_path):
 def test_a_file_that_is_something_else(suffix, tmp_path):
     path = tmp_path / f"text.txt{suffix}"
     path.write_bytes(b"plain text, not compressed at all\n" * 3)
-    with pytest.raises(InputError, match=rf"expected \{suffix} data, but it is damaged"):
+    with pytest.raises(InputError, match=mentions(path.name)):
         list(read_lines(path))
 
 
@@ -79,7 +78,7 @@ def test_a_byte_changed_in_the_middle(suffix, tmp_path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF
     path.write_bytes(bytes(data))
-    with pytest.raises(InputError, match="damaged"):
+    with pytest.raises(InputError, match=mentions(path.name)):
         list(read_lines(path))
 
 
@@ -106,7 +105,7 @@ def test_standard_input(monkeypatch):
 
 def test_invalid_standard_input(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xfe")))
-    with pytest.raises(InputError, match="line 1: expected UTF-8, found the byte 0xfe at column 1"):
+    with pytest.raises(InputError, match=mentions("line 1", "UTF-8", "0xfe", "column 1")):
         list(read_lines("-"))
 
 
@@ -117,12 +116,12 @@ def test_lines_are_read_as_they_are_asked_for(tmp_path):
 
 
 def test_a_missing_file(tmp_path):
-    with pytest.raises(MissingFileError, match=r"nowhere.txt: expected a text file, found nothing. Check the path"):
+    with pytest.raises(MissingFileError, match=mentions("nowhere.txt")):
         list(read_lines(tmp_path / "nowhere.txt"))
 
 
 def test_a_directory(tmp_path):
-    with pytest.raises(MissingFileError, match="expected a text file, found a directory"):
+    with pytest.raises(MissingFileError, match=mentions(tmp_path)):
         list(read_lines(tmp_path))
 
 
@@ -134,7 +133,7 @@ def test_a_missing_file_is_an_os_error_of_python_too(tmp_path):
 def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
     path = write_text(tmp_path, "", b"secret")
     monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(InputError, match=r"expected a text file, but it may not be read. Check its permissions"):
+    with pytest.raises(InputError, match=mentions(path.name)):
         list(read_lines(path))
 
 
@@ -152,7 +151,7 @@ def test_a_hash_is_that_of_the_content_and_the_names_in_a_folder(tmp_path):
     assert content_hash(one) == content_hash(two)
     (two / "inner" / "a.conll").rename(two / "b.conll")
     assert content_hash(one) != content_hash(two)
-    with pytest.raises(MissingFileError, match="gone: expected a text file, found nothing"):
+    with pytest.raises(MissingFileError, match=mentions("gone")):
         content_hash(tmp_path / "gone")
 
 
@@ -212,29 +211,23 @@ def test_disk_full(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     path = tmp_path / "out.txt"
     with (
-        pytest.raises(OutputError, match=r"out.txt: could not be written \(No space left.*The disk is full: free"),
+        pytest.raises(OutputError, match=mentions("out.txt", os.strerror(errno.ENOSPC))),
         atomic_write(path) as temporary,
     ):
         temporary.write_text("all")
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("number", "advice"),
-    [
-        (errno.EDQUOT, "Your quota is used up"),
-        (errno.EACCES, "You may not write there"),
-        (errno.EPERM, "You may not write there"),
-        (errno.EROFS, "read-only"),
-        (errno.EIO, "Nothing finished was left behind"),
-    ],
-)
-def test_other_refusals_say_what_to_do(number, advice, tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO])
+def test_other_refusals_say_what_to_do(number, tmp_path, monkeypatch):
     def refuse(*arguments: object, **options: object) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(OutputError, match=advice), atomic_write(tmp_path / "out.txt") as temporary:
+    with (
+        pytest.raises(OutputError, match=mentions("out.txt", os.strerror(number))),
+        atomic_write(tmp_path / "out.txt") as temporary,
+    ):
         temporary.write_text("all")
     assert list(tmp_path.iterdir()) == []
 
@@ -242,7 +235,7 @@ def test_other_refusals_say_what_to_do(number, advice, tmp_path, monkeypatch):
 def test_a_file_where_a_folder_should_be(tmp_path):
     (tmp_path / "file").write_text("")
     with (
-        pytest.raises(OutputError, match=r"could not be written .*A part of that path is a file: choose another"),
+        pytest.raises(OutputError, match=mentions(tmp_path / "file" / "out.txt")),
         atomic_write(tmp_path / "file" / "out.txt"),
     ):
         pytest.fail("there is no place to write to")
@@ -251,7 +244,7 @@ def test_a_file_where_a_folder_should_be(tmp_path):
 def test_a_folder_where_the_file_should_be(tmp_path):
     (tmp_path / "out").mkdir()
     with (
-        pytest.raises(OutputError, match="That is a directory: give the name of a file"),
+        pytest.raises(OutputError, match=mentions(tmp_path / "out", os.strerror(errno.EISDIR))),
         atomic_write(tmp_path / "out") as temporary,
     ):
         temporary.write_text("all")
@@ -259,12 +252,12 @@ def test_a_folder_where_the_file_should_be(tmp_path):
 
 
 def test_nothing_was_written_in_the_block(tmp_path):
-    with pytest.raises(TorchelmoError, match="could not be written"), atomic_write(tmp_path / "out.txt"):
+    with pytest.raises(TorchelmoError, match=mentions("out.txt")), atomic_write(tmp_path / "out.txt"):
         pass
 
 
 def test_errors_of_reading_pass_through_unchanged(tmp_path):
-    with pytest.raises(MissingFileError, match="found nothing"), explaining(tmp_path / "out.txt"):
+    with pytest.raises(MissingFileError, match=mentions("input.txt")), explaining(tmp_path / "out.txt"):
         require_file(tmp_path / "input.txt")
     with pytest.raises(OutputError, match="^said already$"), explaining(tmp_path / "out.txt"):
         raise OutputError("said already")

@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from facts import mentions
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import mix as oracle_mix
@@ -63,7 +64,7 @@ def test_layer_norm_in_half_precision(norm_over, dtype, tolerance):
 
 
 def test_layer_norm_over_something_else():
-    with pytest.raises(ConfigError, match=r"norm_over: expected 'sentence' or 'batch', got 'layer'"):
+    with pytest.raises(ConfigError, match=mentions("norm_over", "'sentence'", "'batch'", "'layer'")):
         ScalarMix(3, layer_norm=True, norm_over="layer")
 
 
@@ -147,16 +148,16 @@ def test_copies_and_state_dicts():
 
 
 def test_wrong_number_of_layers():
-    with pytest.raises(InputError, match=r"ScalarMix was built for 3 layers, got 2\."):
+    with pytest.raises(InputError, match=mentions("ScalarMix", 3, 2)):
         ScalarMix(3)(torch.zeros(2, 1, 1, 4))
 
 
 def test_wrong_number_of_initial_values():
-    with pytest.raises(InputError, match=r"expected 3 initial values, one per layer, got 2"):
+    with pytest.raises(InputError, match=mentions("ScalarMix", 3, 2)):
         ScalarMix(3, initial=[0.0, 0.0])
 
 
 @pytest.mark.parametrize("layer", [3, -4])
 def test_no_such_layer(layer):
-    with pytest.raises(InputError, match=f"layer must be 0 to 2, got {layer}"):
+    with pytest.raises(InputError, match=mentions("layer", 0, 2, layer)):
         ScalarMix(3, layer=layer)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from facts import mentions
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import character_ids
@@ -91,5 +92,5 @@ def test_no_tokens():
 
 @pytest.mark.parametrize("max_length", [2, 0, -1])
 def test_too_short_is_refused(max_length):
-    with pytest.raises(ValueError, match=f"two marks and a byte, got {max_length}"):
+    with pytest.raises(ValueError, match=mentions("max_length", max_length)):
         CharacterEncoder(max_length)

@@ -29,5 +29,5 @@ def test_pretokenized_lines_are_split_at_spaces(path):
 
 
 def test_a_language_that_is_not_known_is_named(path):
-    with pytest.raises((ConfigError, InputError), match="Language 'klingon': expected a code"):
+    with pytest.raises((ConfigError, InputError), match="'klingon'"):
         list(read_sentences(path, "klingon"))

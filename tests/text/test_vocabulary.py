@@ -1,6 +1,7 @@
 """vocab.txt and the ids of its words."""
 
 import pytest
+from facts import mentions
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +28,7 @@ def test_behaves_like_a_list_of_words():
     assert vocabulary == Vocabulary([*MARKS, "bow"])
     assert vocabulary != Vocabulary(MARKS)
     assert vocabulary != MARKS
-    with pytest.raises(TypeError, match="unhashable"):
+    with pytest.raises(TypeError, match="Vocabulary"):
         hash(vocabulary)
 
 
@@ -48,26 +49,26 @@ def test_the_mark_of_older_files_is_skipped(tmp_path):
 def test_a_word_that_stands_twice(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text("<S>\n</S>\n<UNK>\nbow\nthe\nbow\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"vocab.txt: line 6: 'bow' stands twice; every word may stand once"):
+    with pytest.raises(InputError, match=mentions("vocab.txt", "line 6", "'bow'")):
         Vocabulary.read(path)
 
 
 @pytest.mark.parametrize("mark", MARKS)
 def test_a_missing_mark(mark):
-    with pytest.raises(InputError, match=f"expected the words <S>, </S> and <UNK>; {mark} is missing"):
+    with pytest.raises(InputError, match=mentions(mark)):
         Vocabulary([word for word in MARKS if word != mark])
 
 
 def test_a_blank_line(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text("<S>\n</S>\n!!!MAXTERMID\n<UNK>\n\nthe\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"vocab.txt: line 5: expected one word per line, found a blank line"):
+    with pytest.raises(InputError, match=mentions("vocab.txt", "line 5")):
         Vocabulary.read(path)
 
 
 @pytest.mark.parametrize("word", ["", "two\nlines", "end\r", "\ud83d", "!!!MAXTERMID"])
 def test_a_word_that_a_line_cannot_hold_is_not_written(word, tmp_path):
-    with pytest.raises(InputError, match=r"vocab.txt: word 3: .* cannot stand on a line of its own"):
+    with pytest.raises(InputError, match=mentions("vocab.txt", 3, repr(word))):
         Vocabulary([*MARKS, word]).write(tmp_path / "vocab.txt")
     assert not list(tmp_path.iterdir())
 
@@ -75,5 +76,5 @@ def test_a_word_that_a_line_cannot_hold_is_not_written(word, tmp_path):
 def test_invalid_text(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_bytes(b"<S>\n</S>\n<UNK>\nna\xefve\n")
-    with pytest.raises(InputError, match=r"vocab.txt: line 4: expected UTF-8, found the byte 0xef at column 3"):
+    with pytest.raises(InputError, match=mentions("vocab.txt", "line 4", "UTF-8", "0xef", "column 3")):
         Vocabulary.read(path)
