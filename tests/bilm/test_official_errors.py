@@ -1,10 +1,9 @@
 """What is said about official files that cannot be used."""
 
-import re
-
 import h5py
 import numpy as np
 import pytest
+from facts import mentions
 from official_files import WORDS, random_official
 
 import torchelmo
@@ -15,17 +14,17 @@ CELL = "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell"
 
 def test_no_options(official, tmp_path):
     _, weights = official.write(tmp_path)
-    with pytest.raises(MissingFileError, match=r"none.json: expected an official options.json, found nothing"):
+    with pytest.raises(MissingFileError, match=mentions("none.json", "options.json")):
         torchelmo.load_official(tmp_path / "none.json", weights)
-    with pytest.raises(MissingFileError, match=r"expected an official options.json, found a directory"):
+    with pytest.raises(MissingFileError, match=mentions(tmp_path, "options.json")):
         torchelmo.load_official(tmp_path, weights)
 
 
 def test_no_weights(official, tmp_path):
     options, _ = official.write(tmp_path)
-    with pytest.raises(MissingFileError, match=r"none.hdf5: expected an official weights.hdf5, found nothing"):
+    with pytest.raises(MissingFileError, match=mentions("none.hdf5", "weights.hdf5")):
         torchelmo.load_official(options, tmp_path / "none.hdf5")
-    with pytest.raises(MissingFileError, match=r"expected an official weights.hdf5, found a directory"):
+    with pytest.raises(MissingFileError, match=mentions(tmp_path, "weights.hdf5")):
         torchelmo.load_official(options, tmp_path)
 
 
@@ -33,7 +32,7 @@ def test_no_weights(official, tmp_path):
 def test_weights_that_are_something_else(data, official, tmp_path):
     options, weights = official.write(tmp_path)
     weights.write_bytes(data)
-    with pytest.raises(WeightsError, match=r"weights.hdf5: expected an HDF5 file, but it is damaged, cut short or"):
+    with pytest.raises(WeightsError, match=mentions("weights.hdf5", "HDF5")):
         torchelmo.load_official(options, weights)
 
 
@@ -42,7 +41,7 @@ def test_weights_that_are_cut_short(percent, official, tmp_path):
     options, weights = official.write(tmp_path)
     data = weights.read_bytes()
     weights.write_bytes(data[: len(data) * percent // 100])
-    with pytest.raises(WeightsError, match=r"weights.hdf5: .*(damaged|cut short)"):
+    with pytest.raises(WeightsError, match=mentions("weights.hdf5")):
         torchelmo.load_official(options, weights)
 
 
@@ -76,7 +75,7 @@ def test_compressed_data_that_is_damaged(official, tmp_path):
     data = bytearray(weights.read_bytes())
     data[place : place + size] = bytes(size)
     weights.write_bytes(bytes(data))
-    with pytest.raises(WeightsError, match=r"weights.hdf5: the HDF5 file is damaged or cut short"):
+    with pytest.raises(WeightsError, match=mentions("weights.hdf5", "HDF5")):
         torchelmo.load_official(options, weights)
 
 
@@ -85,23 +84,23 @@ def test_compressed_data_that_is_damaged(official, tmp_path):
 )
 def test_a_missing_dataset(name, official, load):
     del official.arrays[name]
-    with pytest.raises(WeightsError, match=rf"expected the dataset '{name}' by options.json; it is missing"):
+    with pytest.raises(WeightsError, match=mentions(f"'{name}'", "options.json")):
         load(official)
 
 
 def test_a_missing_direction(official, load):
     for name in [name for name in official.arrays if name.startswith("RNN_1")]:
         del official.arrays[name]
-    with pytest.raises(WeightsError, match=r"expected the dataset 'RNN_1/.*W_0' by options.json; it is missing"):
+    with pytest.raises(WeightsError, match=mentions("'RNN_1/", "W_0'", "options.json")):
         load(official)
 
 
 def test_an_extra_dataset(official, load):
     official.arrays["surprise"] = np.zeros(3, np.float32)
-    with pytest.raises(WeightsError, match=r"found the dataset 'surprise', which options.json has no place for\."):
+    with pytest.raises(WeightsError, match=mentions("'surprise'", "options.json")):
         load(official)
     official.arrays["zz/more"] = np.zeros(3, np.float32)
-    with pytest.raises(WeightsError, match=r"'surprise', which options.json has no place for \(and 1 more\)"):
+    with pytest.raises(WeightsError, match=mentions("'surprise'", "options.json", 1)):
         load(official)
 
 
@@ -109,9 +108,7 @@ def test_an_extra_dataset(official, load):
 def test_a_misshapen_dataset(name, official, load):
     official.arrays[name] = official.arrays[name][..., :-1]
     shape = official.arrays[name].shape
-    with pytest.raises(
-        WeightsError, match=rf"{name}: expected shape \(.*\) by options.json, found {re.escape(str(shape))}"
-    ):
+    with pytest.raises(WeightsError, match=mentions(name, "options.json", shape)):
         load(official)
 
 
@@ -119,41 +116,41 @@ def test_a_misshapen_dataset(name, official, load):
 def test_a_single_number_or_nothing_where_an_array_should_be(name, official, load):
     for value in (np.float32(1.0), h5py.Empty("f4")):
         official.arrays[name] = value
-        with pytest.raises(WeightsError, match=rf"(expected shape .*found \(\)|{name})"):
+        with pytest.raises(WeightsError, match=mentions(name)):
             load(official)
 
 
 def test_a_single_number_for_the_embedding_of_words(load):
     official = random_official(words=len(WORDS))
     official.arrays["embedding"] = np.float32(1.0)
-    with pytest.raises(WeightsError, match=r"embedding: expected shape \(8, 5\) by options.json, found \(\)"):
+    with pytest.raises(WeightsError, match=mentions("embedding", (8, 5), "options.json", ())):
         load(official)
 
 
 def test_a_group_where_a_dataset_should_be(official, load):
     del official.arrays["char_embed"]
     official.arrays["char_embed/inside"] = np.zeros(3, np.float32)
-    with pytest.raises(WeightsError, match=r"expected the dataset 'char_embed'"):
+    with pytest.raises(WeightsError, match=mentions("'char_embed'")):
         load(official)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "bool", "S4", "complex64"])
 def test_a_wrong_dtype(dtype, official, load):
     official.arrays["char_embed"] = np.zeros(official.arrays["char_embed"].shape, dtype)
-    with pytest.raises(WeightsError, match=r"char_embed: expected float32 numbers, found"):
+    with pytest.raises(WeightsError, match=mentions("char_embed", "float32", np.dtype(dtype))):
         load(official)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_not_finite(value, official, load):
     official.arrays[f"{CELL}/W_P_0"][0, 0] = value
-    with pytest.raises(WeightsError, match=rf"{CELL}/W_P_0: expected finite numbers, found NaN or Inf"):
+    with pytest.raises(WeightsError, match=mentions(f"{CELL}/W_P_0", "NaN", "Inf")):
         load(official)
 
 
 def test_a_float64_beyond_float32(official, load):
     official.arrays["CNN_proj/b_proj"] = np.full(5, 1e300)
-    with pytest.raises(WeightsError, match=r"CNN_proj/b_proj: expected finite numbers"):
+    with pytest.raises(WeightsError, match=mentions("CNN_proj/b_proj", "NaN", "Inf")):
         load(official)
 
 
@@ -175,7 +172,7 @@ def test_links_are_refused(official, tmp_path):
                     if key != name:
                         file.create_dataset(key, data=array)
                 file[name] = link
-            with pytest.raises(WeightsError, match=rf"weights.hdf5: {name}: expected data, found a soft or external"):
+            with pytest.raises(WeightsError, match=mentions("weights.hdf5", name)):
                 torchelmo.load_official(options, weights)
 
 
@@ -185,7 +182,7 @@ def test_a_linked_group_and_a_dangling_link(official, tmp_path):
         with h5py.File(weights, "a") as file:
             file.pop("link", None) if "link" in file else None
             file[f"link{len(file)}"] = target
-        with pytest.raises(WeightsError, match=r"link\d+: expected data, found a soft or external link"):
+        with pytest.raises(WeightsError, match=r"\blink\d+"):
             torchelmo.load_official(options, weights)
 
 
@@ -196,7 +193,7 @@ def test_external_storage_is_refused(official, tmp_path):
     with h5py.File(weights, "a") as file:
         del file["char_embed"]
         file.create_dataset("char_embed", (261, 3), "f4", external=[(str(raw), 0, h5py.h5f.UNLIMITED)])
-    with pytest.raises(WeightsError, match=r"char_embed: expected a dataset stored in this file"):
+    with pytest.raises(WeightsError, match=mentions("char_embed")):
         torchelmo.load_official(options, weights)
 
 
@@ -207,7 +204,7 @@ def test_a_virtual_dataset_is_refused(official, tmp_path):
     with h5py.File(weights, "a") as file:
         file.move("char_embed", "other")
         file.create_virtual_dataset("char_embed", layout)
-    with pytest.raises(WeightsError, match=r"char_embed: expected a dataset stored in this file"):
+    with pytest.raises(WeightsError, match=mentions("char_embed")):
         torchelmo.load_official(options, weights)
 
 
@@ -215,7 +212,7 @@ def test_a_type_where_data_should_be(official, tmp_path):
     options, weights = official.write(tmp_path)
     with h5py.File(weights, "a") as file:
         file["named"] = np.dtype("f4")
-    with pytest.raises(WeightsError, match=r"named: expected a dataset stored in this file, found"):
+    with pytest.raises(WeightsError, match=mentions("weights.hdf5", "named")):
         torchelmo.load_official(options, weights)
 
 
@@ -223,7 +220,7 @@ def test_a_group_that_holds_itself(official, tmp_path):
     options, weights = official.write(tmp_path)
     with h5py.File(weights, "a") as file:
         file["CNN/again"] = file["CNN"]
-    with pytest.raises(WeightsError, match=r"weights.hdf5: .*again"):
+    with pytest.raises(WeightsError, match=mentions("weights.hdf5", "CNN/again")):
         torchelmo.load_official(options, weights)
 
 
@@ -233,11 +230,11 @@ def test_a_group_that_holds_itself(official, tmp_path):
 def test_a_vocabulary_of_another_model(tmp_path):
     options, weights = random_official(words=len(WORDS)).write(tmp_path)
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS[:5]), encoding="utf-8")
-    with pytest.raises(InputError, match=r"vocab.txt: expected the 8 words of the model, found 5"):
+    with pytest.raises(InputError, match=mentions("vocab.txt", 8, 5)):
         torchelmo.load_official(options, weights, tmp_path / "vocab.txt")
 
 
 def test_a_missing_vocabulary(tmp_path):
     options, weights = random_official(words=len(WORDS)).write(tmp_path)
-    with pytest.raises(MissingFileError, match=r"vocab.txt: expected a text file, found nothing"):
+    with pytest.raises(MissingFileError, match=mentions("vocab.txt")):
         torchelmo.load_official(options, weights, tmp_path / "vocab.txt")

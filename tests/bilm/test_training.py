@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from facts import mentions
 from torch import Tensor
 
 from torchelmo import BiLM, BiLMConfig
@@ -216,11 +217,11 @@ def test_autocast_leaves_the_recurrence_in_full_precision():
 def test_wrong_input_is_named():
     bilm = build()
     ids = draw_ids(bilm)
-    with pytest.raises(InputError, match=r"ids_backward \(batch, unroll\).*got None"):
+    with pytest.raises(InputError, match=mentions("ids_backward", "(batch, unroll)", None)):
         run_training(bilm, ids, None, None, characters=CHARACTERS)
-    with pytest.raises(InputError, match=r"alike both ways, got \(3, 4\)"):
+    with pytest.raises(InputError, match=mentions("ids_backward", (3, 4))):
         run_training(bilm, ids, ids[:, :4], None, characters=CHARACTERS)
-    with pytest.raises(InputError, match="needs `characters`"):
+    with pytest.raises(InputError, match="`characters`"):
         run_training(bilm, ids, ids, None)
-    with pytest.raises(InputError, match="state.hidden of shape"):
+    with pytest.raises(InputError, match=mentions("state.hidden", (2, 2, 3, 6), (2, 2, 2, 6))):
         run_training(bilm, ids, ids, bilm.zero_state(2), characters=CHARACTERS)

@@ -2,11 +2,13 @@
 
 import copy
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 import torch
+from facts import mentions
 from official_files import WORDS
 from safetensors.torch import load_file, save_file
 
@@ -80,7 +82,7 @@ def test_half_the_size_on_disk(dtype, bilm, tmp_path):
 
 
 def test_a_dtype_that_is_no_float(bilm, tmp_path):
-    with pytest.raises(ConfigError, match=r"dtype: expected one of torch.float16, .*, got torch.int8"):
+    with pytest.raises(ConfigError, match=mentions("dtype", "torch.float16", "torch.int8")):
         bilm.save(tmp_path / "model", dtype=torch.int8)
     assert not list(tmp_path.iterdir())
 
@@ -100,7 +102,7 @@ def test_saving_onto_another_model_replaces_it_whole(bilm, tmp_path):
 
 def test_a_word_that_cannot_be_written_is_named_with_the_file_of_the_model(tmp_path):
     words = Vocabulary(["<S>", "</S>", "<UNK>", "two\nlines"])
-    with pytest.raises(InputError, match=r"model/vocab\.txt: word 3: 'two\\nlines' cannot stand on a line"):
+    with pytest.raises(InputError, match=mentions("model/vocab.txt", 3, repr("two\nlines"))):
         BiLM(BiLMConfig(**SHAPE, softmax_words=4), words).save(tmp_path / "model")
     assert not list(tmp_path.iterdir())
 
@@ -130,7 +132,7 @@ def test_a_full_disk_leaves_the_old_model_as_it_was(step, bilm, tmp_path, monkey
 
     monkeypatch.setattr(safetensors.torch if step == "save_file" else Path, step, full)
     other = BiLM(BiLMConfig(**SHAPE | {"cell_dim": 6}))
-    with pytest.raises(OutputError, match=r"could not be written \(No space left on device\). The disk is full"):
+    with pytest.raises(OutputError, match=mentions(tmp_path, "No space left on device")):
         other.save(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
@@ -162,14 +164,15 @@ def test_a_real_refusal_of_the_operating_system_is_an_output_error(tmp_path):
     script.write_text(FULL_DISK)
     out = tmp_path / "out"
     run = subprocess.run([sys.executable, script, out], capture_output=True, text=True, check=False)
-    assert "model.safetensors: could not be written (File too large)" in run.stdout, run.stderr
-    assert "weights.hdf5: could not be written (File too large)" in run.stdout, run.stderr
+    first, second = run.stdout.splitlines()
+    assert re.search(mentions("model.safetensors", "File too large"), first), run.stderr
+    assert re.search(mentions("weights.hdf5", "File too large"), second), run.stderr
     assert [path for path in out.rglob("*") if path.is_file()] == []
 
 
 def test_a_file_where_the_folder_should_be(bilm, tmp_path):
     (tmp_path / "model").write_text("")
-    with pytest.raises(OutputError, match=r"model: expected a folder to write to, found a file. Choose another name"):
+    with pytest.raises(OutputError, match=mentions(tmp_path / "model")):
         bilm.save(tmp_path / "model")
 
 
@@ -185,41 +188,39 @@ def test_official_files_in_a_folder(tiny_official, tiny_bilm, tmp_path):
 def test_two_weight_files_are_one_too_many(tiny_official, tmp_path):
     _, weights = tiny_official.write(tmp_path)
     (tmp_path / "more.hdf5").write_bytes(weights.read_bytes())
-    with pytest.raises(
-        MissingFileError, match=r"expected one \*.hdf5 in a folder of official files, found more.hdf5, weights.hdf5"
-    ):
+    with pytest.raises(MissingFileError, match=mentions(tmp_path, "*.hdf5", "more.hdf5", "weights.hdf5")):
         torchelmo.load(tmp_path)
     weights.unlink()
     (tmp_path / "more.hdf5").unlink()
-    with pytest.raises(MissingFileError, match=r"expected one \*.hdf5 in a folder of official files, found none"):
+    with pytest.raises(MissingFileError, match=mentions(tmp_path, "*.hdf5")):
         torchelmo.load(tmp_path)
 
 
 def test_a_folder_without_a_model(tmp_path):
-    with pytest.raises(MissingFileError, match=r"expected a model folder with config.json \(ours\) or options.json"):
+    with pytest.raises(MissingFileError, match=mentions(tmp_path, "config.json", "options.json")):
         torchelmo.load(tmp_path)
 
 
 def test_a_file_instead_of_a_folder(bilm, tmp_path):
     bilm.save(tmp_path)
-    with pytest.raises(MissingFileError, match=r"expected a model folder, found a file. Give the folder it stands in"):
+    with pytest.raises(MissingFileError, match=mentions("model.safetensors")):
         torchelmo.load(tmp_path / "model.safetensors")
 
 
 @pytest.mark.parametrize("name", ["no-such-model", "nowhere/at/all"])
 def test_no_such_folder_or_model(name):
-    with pytest.raises(MissingFileError, match=rf"{name}: expected a model folder, or the name of a model inside"):
+    with pytest.raises(MissingFileError, match=mentions(name)):
         torchelmo.load(name)
 
 
 def test_a_model_inside_the_package(bilm, tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "PRETRAINED", tmp_path)
-    with pytest.raises(MissingFileError, match=r"inside the package \(this version has none\)"):
+    with pytest.raises(MissingFileError, match="english-small"):
         torchelmo.load()
     bilm.save(tmp_path / "english-small")
     assert_same(bilm, torchelmo.load())
     assert_same(bilm, torchelmo.load("english-small"))
-    with pytest.raises(MissingFileError, match=r"english-large: .* inside the package \(english-small\)"):
+    with pytest.raises(MissingFileError, match=mentions("english-large", "english-small")):
         torchelmo.load("english-large")
 
 
@@ -229,7 +230,7 @@ def test_a_model_inside_the_package(bilm, tmp_path, monkeypatch):
 def test_no_weights(bilm, tmp_path):
     bilm.save(tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(MissingFileError, match=r"model.safetensors: expected the model.safetensors of a model folder"):
+    with pytest.raises(MissingFileError, match=mentions(tmp_path / "model.safetensors")):
         torchelmo.load(tmp_path)
 
 
@@ -239,7 +240,7 @@ def test_weights_that_are_cut_short(percent, bilm, tmp_path):
     path = tmp_path / "model.safetensors"
     data = path.read_bytes()
     path.write_bytes(data[: len(data) * percent // 100])
-    with pytest.raises(WeightsError, match=r"model.safetensors: expected a safetensors file, but it is damaged or cut"):
+    with pytest.raises(WeightsError, match=mentions("model.safetensors")):
         torchelmo.load(tmp_path)
 
 
@@ -249,7 +250,7 @@ def test_weights_that_are_cut_short(percent, bilm, tmp_path):
 def test_weights_that_are_something_else(data, bilm, tmp_path):
     bilm.save(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(data)
-    with pytest.raises(WeightsError, match=r"model.safetensors: expected"):
+    with pytest.raises(WeightsError, match=mentions("model.safetensors")):
         torchelmo.load(tmp_path)
 
 
@@ -263,41 +264,41 @@ def change(folder, name: str, tensor: torch.Tensor | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "tensor", "words"),
+    ("name", "tensor", "facts"),
     [
-        ("softmax.bias", None, r"expected the tensor 'softmax.bias', which is missing"),
-        ("surprise", torch.zeros(2), r"found the tensor 'surprise', which config.json has no place for"),
-        ("softmax.bias", torch.zeros(3), r"softmax.bias: expected shape \(8,\) from config.json, found \(3,\)"),
-        ("softmax.bias", torch.zeros(8).long(), r"softmax.bias: expected one of F16, BF16, F32, F64, found I64"),
-        ("softmax.bias", torch.full((8,), torch.nan), r"softmax.bias: expected finite numbers, found NaN or Inf"),
-        ("softmax.bias", torch.full((8,), -torch.inf), r"softmax.bias: expected finite numbers, found NaN or Inf"),
-        ("softmax.bias", torch.full((8,), 1e300, dtype=torch.float64), r"softmax.bias: expected finite numbers"),
+        ("softmax.bias", None, ["softmax.bias"]),
+        ("surprise", torch.zeros(2), ["surprise", "config.json"]),
+        ("softmax.bias", torch.zeros(3), ["softmax.bias", (8,), "config.json", (3,)]),
+        ("softmax.bias", torch.zeros(8).long(), ["softmax.bias", "F16", "BF16", "F32", "F64", "I64"]),
+        ("softmax.bias", torch.full((8,), torch.nan), ["softmax.bias", "NaN", "Inf"]),
+        ("softmax.bias", torch.full((8,), -torch.inf), ["softmax.bias", "NaN", "Inf"]),
+        ("softmax.bias", torch.full((8,), 1e300, dtype=torch.float64), ["softmax.bias", "NaN", "Inf"]),
     ],
 )
-def test_tensors_that_do_not_fit(name, tensor, words, bilm, tmp_path):
+def test_tensors_that_do_not_fit(name, tensor, facts, bilm, tmp_path):
     bilm.save(tmp_path)
     change(tmp_path, name, tensor)
-    with pytest.raises(WeightsError, match=r"model.safetensors: " + words):
+    with pytest.raises(WeightsError, match=mentions("model.safetensors", *facts)):
         torchelmo.load(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "facts"),
     [
-        ("{", r"expected JSON in UTF-8"),
-        ("[" * 100_000, r"expected JSON in UTF-8"),
-        ("[]", r"expected an object with the key 'model', as torchelmo writes it"),
-        ('{"format": 1}', r"expected an object with the key 'model'"),
-        ('{"format": 2, "model": {}}', r"expected format 1, found 2. Update torchelmo to read it"),
-        ('{"format": 1, "model": {"n_layres": 2}}', r"BiLMConfig has no key 'n_layres'. Did you mean 'n_layers'\?"),
-        ('{"format": 1, "model": {"n_layers": "two"}}', r"n_layers: expected int, got 'two'"),
-        ('{"format": 1, "model": {"n_layers": 0}}', r"n_layers must be at least 1, got 0"),
+        ("{", ["JSON"]),
+        ("[" * 100_000, ["JSON"]),
+        ("[]", ["'model'"]),
+        ('{"format": 1}', ["'model'"]),
+        ('{"format": 2, "model": {}}', ["format", 1, 2]),
+        ('{"format": 1, "model": {"n_layres": 2}}', ["'n_layres'", "Did you mean 'n_layers'"]),
+        ('{"format": 1, "model": {"n_layers": "two"}}', ["n_layers", "'two'"]),
+        ('{"format": 1, "model": {"n_layers": 0}}', ["n_layers", 1, 0]),
     ],
 )
-def test_a_wrong_config(text, words, bilm, tmp_path):
+def test_a_wrong_config(text, facts, bilm, tmp_path):
     bilm.save(tmp_path)
     (tmp_path / "config.json").write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"config.json: " + words):
+    with pytest.raises(ConfigError, match=mentions("config.json", *facts)):
         torchelmo.load(tmp_path)
 
 
@@ -306,14 +307,14 @@ def test_config_and_weights_of_different_models(bilm, tmp_path):
     card = json.loads((tmp_path / "config.json").read_text())
     card["model"]["cell_dim"] = 6
     (tmp_path / "config.json").write_text(json.dumps(card))
-    with pytest.raises(WeightsError, match=r"expected shape \(4, 24\) from config.json, found \(4, 20\)"):
+    with pytest.raises(WeightsError, match=mentions("model.safetensors", (4, 24), "config.json", (4, 20))):
         torchelmo.load(tmp_path)
 
 
 def test_a_vocabulary_of_another_model(bilm, tmp_path):
     bilm.save(tmp_path)
     Vocabulary(WORDS[:4]).write(tmp_path / "vocab.txt")
-    with pytest.raises(InputError, match=r"vocab.txt: expected the 8 words of the model, found 4"):
+    with pytest.raises(InputError, match=mentions("vocab.txt", 8, 4)):
         torchelmo.load(tmp_path)
 
 
@@ -325,7 +326,7 @@ def test_every_error_is_of_the_family(tmp_path):
 def test_where_a_model_came_from_is_kept(tiny_official, tmp_path):
     bilm = torchelmo.load_official(*tiny_official.write(tmp_path))
     bilm.save(tmp_path / "ours")
-    assert torchelmo.load(tmp_path / "ours").origin == "official files options.json + weights.hdf5"
+    assert re.search(mentions("options.json", "weights.hdf5"), torchelmo.load(tmp_path / "ours").origin)
     assert torchelmo.load(tmp_path / "ours").official_options == tiny_official.options
 
 
@@ -333,4 +334,5 @@ def test_released_files_load_under_their_own_names(tiny_official, tmp_path):
     options, weights = tiny_official.write(tmp_path)
     options.rename(tmp_path / "elmo_2x1024_options.json")
     weights.rename(tmp_path / "elmo_2x1024_weights.hdf5")
-    assert torchelmo.load(tmp_path).origin == "official files elmo_2x1024_options.json + elmo_2x1024_weights.hdf5"
+    origin = torchelmo.load(tmp_path).origin
+    assert re.search(mentions("elmo_2x1024_options.json", "elmo_2x1024_weights.hdf5"), origin)
