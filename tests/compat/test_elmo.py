@@ -7,6 +7,7 @@ import logging
 
 import pytest
 import torch
+from facts import mentions
 from torch import nn
 
 import torchelmo
@@ -163,19 +164,19 @@ def test_a_module_of_ones_own():
 
 
 def test_files_beside_a_module_are_refused(files):
-    with pytest.raises(ConfigError, match=r"expected no files beside module, got options_file = .*Give either"):
+    with pytest.raises(ConfigError, match=mentions("module", "options_file", "weight_file", *files)):
         Elmo(*files, 1, module=Constant())
 
 
 @pytest.mark.parametrize("name", ["options_file", "weight_file"])
 def test_an_address_must_be_downloaded_first(files, name):
     given = dict(zip(("options_file", "weight_file"), files)) | {name: "https://example.org/elmo.hdf5"}
-    with pytest.raises(MissingFileError, match=f"{name}: expected the path of a local .*example.org.* download the"):
+    with pytest.raises(MissingFileError, match=mentions(name, "https://example.org/elmo.hdf5")):
         Elmo(**given, num_output_representations=1)
 
 
 def test_one_file_alone_is_refused(files):
-    with pytest.raises(ConfigError, match="weight_file: expected a path, got None. The two files belong together"):
+    with pytest.raises(ConfigError, match=mentions("weight_file", None)):
         Elmo(files[0], None, 1)
 
 
@@ -187,15 +188,15 @@ def test_without_files_it_is_the_model_of_the_package(bilm, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("shape", "words"), [({"words": 8}, "input = 'words'"), ({"bidirectional": False}, "direction = 'forward'")]
+    ("shape", "facts"), [({"words": 8}, ["input", "'words'"]), ({"bidirectional": False}, ["direction", "'forward'"])]
 )
-def test_models_that_allennlp_could_not_read_are_named(write_files, shape, words):
-    with pytest.raises(ConfigError, match=f"{words}.*Use torchelmo.Elmo"):
+def test_models_that_allennlp_could_not_read_are_named(write_files, shape, facts):
+    with pytest.raises(ConfigError, match=mentions(*facts, "torchelmo.Elmo")):
         Elmo(*write_files(**shape), 1)
 
 
 def test_wrong_number_of_mix_parameters(files):
-    with pytest.raises(ConfigError, match="expected 3 initial_scalar_parameters, one for each layer, got 2"):
+    with pytest.raises(ConfigError, match=mentions("initial_scalar_parameters", 3, 2)):
         Elmo(*files, 1, scalar_mix_parameters=[0.0, 1.0])
 
 
@@ -203,7 +204,7 @@ def test_scalar_mix_by_itself():
     mix = ScalarMix(2, initial_scalar_parameters=[0.0, 0.0])
     mixed = mix([torch.zeros(1, 2, 3), torch.ones(1, 2, 3)])
     assert torch.equal(mixed, torch.full((1, 2, 3), 0.5))
-    with pytest.raises(InputError, match="2 layers, got 1"):
+    with pytest.raises(InputError, match=mentions("ScalarMix", 2, 1)):
         mix([torch.zeros(1, 2, 3)])
 
 
@@ -232,11 +233,11 @@ def test_ids_of_an_empty_batch_and_sentence():
 def test_ids_of_a_string_are_those_of_its_characters_and_a_warning(caplog):
     with caplog.at_level(logging.WARNING):
         assert torch.equal(batch_to_ids(["ab", "c"]), batch_to_ids([["a", "b"], ["c"]]))
-    assert "each character becomes a token" in caplog.text
+    assert "batch_to_ids" in caplog.text
 
 
 def test_ids_of_something_else_are_refused():
-    with pytest.raises(InputError, match="Sentence 1, token 0: expected a string, got 7"):
+    with pytest.raises(InputError, match=mentions(1, "token 0", 7)):
         batch_to_ids([["a"], [7]])
 
 

@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+from facts import mentions
 
 from torchelmo.compat.allennlp import Elmo, ElmoTokenEmbedder, batch_to_ids
 
@@ -155,8 +156,8 @@ def test_frozen_weights_are_converted_once(files):
 
 def test_a_checkpoint_of_another_shape_is_refused(files, write_files):
     other = Elmo(*write_files(cell_dim=4), 1).state_dict()
-    with pytest.raises(RuntimeError, match=r"size mismatch for _elmo_lstm\._elmo_lstm\.forward_layer_0"):
+    with pytest.raises(RuntimeError, match=mentions("_elmo_lstm._elmo_lstm.forward_layer_0")):
         Elmo(*files, 1).load_state_dict(other)
     del other["scalar_mix_0.gamma"]
-    with pytest.raises(RuntimeError, match=r"Missing key\(s\) in state_dict: \"scalar_mix_0\.gamma\""):
+    with pytest.raises(RuntimeError, match=mentions("scalar_mix_0.gamma")):
         Elmo(*files, 1).load_state_dict(other)
