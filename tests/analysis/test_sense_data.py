@@ -4,6 +4,7 @@ import gzip
 import json
 
 import pytest
+from facts import mentions
 from tiny_senses import BOW_GESTURE, BOW_KNOT, BOW_WEAPON, DISPLAY, SHOW, TAKE_PART, TEST, TRAIN, as_xml, write_all
 
 from torchelmo.analysis import senses as sense_xml
@@ -73,69 +74,69 @@ def test_compressed_files(files, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "facts"),
     [
-        ("{", "a JSON object, found something else"),
-        ("[1]", "a JSON object"),
-        ("{}", 'a list of words under "tok", found None'),
-        ('{"tok": [1], "senses": {}}', 'a list of words under "tok"'),
-        ('{"tok": ["a", ""], "senses": {}}', 'a list of words under "tok"'),
-        ('{"tok": ["a"]}', 'an object under "senses", found None'),
-        ('{"tok": ["a"], "senses": {"1": ["a%1:01:01::"]}}', "places from 0 to 0 under \"senses\", found '1'"),
-        ('{"tok": ["a"], "senses": {"-1": ["a%1:01:01::"]}}', "places from 0 to 0 under \"senses\", found '-1'"),
-        ('{"tok": ["a"], "senses": {"0": "a%1:01:01::"}}', "a list of sense keys for place 0, found 'a%1:01:01::'"),
-        ('{"tok": ["a"], "senses": {"0": []}}', r"a list of sense keys for place 0, found \[\]"),
-        ('{"tok": ["a"], "senses": {"0": ["a%1:01:01::;1"]}}', "sense keys such as say%2:32:00::"),
-        ('{"tok": ["a"], "senses": {"0": ["a"]}}', r"sense keys such as say%2:32:00::, found \['a'\]"),
+        ("{", ["JSON"]),
+        ("[1]", ["JSON"]),
+        ("{}", ['"tok"', None]),
+        ('{"tok": [1], "senses": {}}', ['"tok"']),
+        ('{"tok": ["a", ""], "senses": {}}', ['"tok"']),
+        ('{"tok": ["a"]}', ['"senses"', None]),
+        ('{"tok": ["a"], "senses": {"1": ["a%1:01:01::"]}}', ['"senses"', 0, "'1'"]),
+        ('{"tok": ["a"], "senses": {"-1": ["a%1:01:01::"]}}', ['"senses"', 0, "'-1'"]),
+        ('{"tok": ["a"], "senses": {"0": "a%1:01:01::"}}', [0, "'a%1:01:01::'"]),
+        ('{"tok": ["a"], "senses": {"0": []}}', [0, "[]"]),
+        ('{"tok": ["a"], "senses": {"0": ["a%1:01:01::;1"]}}', ["say%2:32:00::", "a%1:01:01::;1"]),
+        ('{"tok": ["a"], "senses": {"0": ["a"]}}', ["say%2:32:00::", ["a"]]),
     ],
 )
-def test_malformed_json_lines_are_named(tmp_path, line, words):
+def test_malformed_json_lines_are_named(tmp_path, line, facts):
     (tmp_path / "a.jsonl").write_text('\n{"tok": [], "senses": {}}\n' + line + "\n")
-    with pytest.raises(InputError, match="a.jsonl: line 3: expected " + words):
+    with pytest.raises(InputError, match=mentions("a.jsonl", "line 3", *facts)):
         list(read_tagged(tmp_path / "a.jsonl"))
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "words"),
+    ("old", "new", "line", "facts"),
     [
-        ("</sentence>", "", 11, "only <wf> and <instance> in a sentence, with text in them, found <sentence>"),
-        ("</corpus>", "", 40, r"well-formed XML, found something else \(no element found\)"),
-        ("</wf>", "</w>", 5, r"well-formed XML, found something else \(mismatched tag\)"),
-        (' lemma="bow"', "", 9, "an instance with id, lemma and pos, found one without lemma"),
-        (' id="d0.s0.t4"', "", 9, "an instance with id, lemma and pos, found one without id"),
-        ('pos="NOUN"', 'pos="N"', 9, "a pos of NOUN, VERB, ADJ, ADV, found 'N'"),
-        ("d0.s0.t4", "d0.s0.t9", 9, "instances that have their keys in .*gold.key.txt, each once, found 'd0.s0.t9'"),
-        ("d0.s1.t1", "d0.s0.t4", 13, "instances that have their keys in .*, each once, found 'd0.s0.t4'"),
-        (">The<", "><", 5, "a word in <wf>, found no text"),
-        (">The<", "><b>The</b><", 5, "only <wf> and <instance> in a sentence, with text in them, found <b>"),
-        ("<wf lemma", "<w lemma", 5, "only <wf> and <instance> in a sentence, with text in them, found <w>"),
-        ('<sentence id="d0.s0">', "", 5, "<wf> in a sentence, found it outside"),
+        ("</sentence>", "", 11, ["<wf>", "<instance>", "<sentence>"]),
+        ("</corpus>", "", 40, ["XML", "no element found"]),
+        ("</wf>", "</w>", 5, ["XML", "mismatched tag"]),
+        (' lemma="bow"', "", 9, ["instance", "lemma"]),
+        (' id="d0.s0.t4"', "", 9, ["instance", "id"]),
+        ('pos="NOUN"', 'pos="N"', 9, ["pos", "NOUN", "VERB", "ADJ", "ADV", "'N'"]),
+        ("d0.s0.t4", "d0.s0.t9", 9, ["gold.key.txt", "'d0.s0.t9'"]),
+        ("d0.s1.t1", "d0.s0.t4", 13, ["gold.key.txt", "'d0.s0.t4'"]),
+        (">The<", "><", 5, ["<wf>"]),
+        (">The<", "><b>The</b><", 5, ["<wf>", "<instance>", "<b>"]),
+        ("<wf lemma", "<w lemma", 5, ["<wf>", "<instance>", "<w>"]),
+        ('<sentence id="d0.s0">', "", 5, ["<wf>"]),
     ],
 )
-def test_malformed_xml_is_named(files, old, new, line, words):
+def test_malformed_xml_is_named(files, old, new, line, facts):
     files["test"].write_text(files["test"].read_text().replace(old, new, 1))
-    with pytest.raises(InputError, match=f"test.data.xml: line {line}: expected ({words})"):
+    with pytest.raises(InputError, match=mentions("test.data.xml", f"line {line}", *facts)):
         list(read_tagged(files["test"], files["keys"]))
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "facts"),
     [
-        ("d0.s9.t0", "line 8: expected an instance and its sense keys, found 'd0.s9.t0'"),
-        (f"d0.s0.t4 {BOW_KNOT}", "line 8: expected every instance once, found 'd0.s0.t4' again"),
-        (f"d7.s0.t0 {BOW_KNOT}", r"expected the keys of the instances in .*, found 1 that .*, such as 'd7.s0.t0'"),
+        ("d0.s9.t0", ["line 8", "'d0.s9.t0'"]),
+        (f"d0.s0.t4 {BOW_KNOT}", ["line 8", "'d0.s0.t4'"]),
+        (f"d7.s0.t0 {BOW_KNOT}", ["test.data.xml", 1, "'d7.s0.t0'"]),
     ],
 )
-def test_malformed_keys_are_named(files, line, words):
+def test_malformed_keys_are_named(files, line, facts):
     files["keys"].write_text(files["keys"].read_text() + line + "\n")
-    with pytest.raises(InputError, match="test.gold.key.txt: " + words):
+    with pytest.raises(InputError, match=mentions("test.gold.key.txt", *facts)):
         list(read_tagged(files["test"], files["keys"]))
 
 
 def test_keys_belong_to_xml(files):
-    with pytest.raises(ConfigError, match="test.data.xml: expected a file of keys beside the XML, got none."):
+    with pytest.raises(ConfigError, match=mentions("test.data.xml", "keys")):
         read_tagged(files["test"])
-    with pytest.raises(ConfigError, match="train.jsonl: expected no keys beside JSON lines, got .*key.txt."):
+    with pytest.raises(ConfigError, match=mentions("train.jsonl", "keys", files["keys"])):
         read_tagged(files["train"], files["keys"])
 
 

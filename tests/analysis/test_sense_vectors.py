@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from facts import mentions
 
 from torchelmo.analysis.wsd import SenseMeans, SenseOccurrences
 from torchelmo.errors import ConfigError
@@ -54,5 +55,5 @@ def test_a_word_of_zeros_gets_the_first_sense_of_equals():
 
 
 def test_no_neighbours_are_refused():
-    with pytest.raises(ConfigError, match="neighbours: expected at least 1"):
+    with pytest.raises(ConfigError, match=mentions("neighbours", 1, 0)):
         SenseOccurrences(0)

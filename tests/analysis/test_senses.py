@@ -1,6 +1,7 @@
 """WordNet's index.sense."""
 
 import pytest
+from facts import mentions
 from tiny_senses import BOW_GESTURE, BOW_KNOT, BOW_WEAPON, DISPLAY, GOOD, INDEX, PROVE, SHOW, SOUND
 
 from torchelmo.analysis.senses import read_senses, word_of
@@ -48,13 +49,13 @@ def test_a_key_says_its_word(key, word):
 @pytest.mark.parametrize("line", ["bow%1:04:00:: 00150000 3", "bow 00150000 3 2", "bow%1:04:00:: 00150000 x 2"])
 def test_a_line_of_another_form_is_named(tmp_path, line):
     (tmp_path / "index.sense").write_text(f"{INDEX[0]}\n{line}\n")
-    with pytest.raises(InputError, match="index.sense: line 2: expected a sense key, an offset, a sense number and"):
+    with pytest.raises(InputError, match=mentions("index.sense", "line 2")):
         read_senses(tmp_path / "index.sense")
 
 
 def test_an_empty_file_is_no_inventory(tmp_path):
     (tmp_path / "index.sense").write_text("\n")
-    with pytest.raises(InputError, match="expected the index.sense of WordNet, found no sense in it."):
+    with pytest.raises(InputError, match=mentions("index.sense", "WordNet")):
         read_senses(tmp_path / "index.sense")
-    with pytest.raises(MissingFileError, match="gone: expected a text file, found nothing."):
+    with pytest.raises(MissingFileError, match=mentions("gone")):
         read_senses(tmp_path / "gone")
