@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import typer
+from facts import mentions
 from tiny_senses import TEST, TRAIN, as_xml, write_all
 
 from torchelmo import Elmo, load
@@ -39,19 +40,20 @@ def test_every_option_has_help():
 def test_help(call, command):
     outcome = call("analyse", *command, "--help")
     assert (outcome.code, outcome.err) == (0, "")
-    assert f"Usage: torchelmo analyse{''.join(f' {word}' for word in command)} " in outcome.out
+    assert f"torchelmo analyse{''.join(f' {word}' for word in command)} " in outcome.out
 
 
 def test_wsd_for_people_and_for_programs(call, files, model):
     outcome = call("analyse", "wsd", *flags(files), "--model", model)
     assert outcome.code == 0, outcome.err
     first, head, *rows = outcome.out.splitlines()
-    assert first == (f"{files['test']}: 7 words, 5 of a lemma that the training data has (9 senses in 7 sentences)")
+    assert str(files["test"]) in first
+    assert sorted(re.findall(r"\d+", first.replace(str(files["test"]), ""))) == ["5", "7", "7", "9"]
     assert head.split() == ["precision", "recall", "F1"]
     names = ["WordNet first sense", "most frequent in training", "layer 0", "layer 1", "layer 2"]
     assert [row[:25].strip() for row in rows] == names
     assert rows[0].split()[-3:] == ["50.00", "42.86", "46.15"]
-    assert re.search(r"^senses of the training data: 7 sentences in ", outcome.err, re.M)
+    assert re.search(r"\b7 sentences\b", outcome.err)
 
     outcome = call("analyse", "wsd", *flags(files), "--model", model, "--json")
     found = json.loads(outcome.out)
@@ -88,7 +90,8 @@ def test_wsd_takes_xml_to_train_on_and_json_lines_to_test_on(call, files, model,
     given += ["--test", tmp_path / "other.jsonl", "--senses", files["senses"], "--model", model]
     outcome = call("analyse", "wsd", *given)
     assert outcome.code == 0, outcome.err
-    assert "other.jsonl: 1 words, 1 of a lemma" in outcome.out
+    (first,) = [line for line in outcome.out.splitlines() if str(tmp_path / "other.jsonl") in line]
+    assert re.findall(r"\d+", first.replace(str(tmp_path), ""))[:2] == ["1", "1"]
 
 
 def test_damage_in_the_training_data_is_found_before_the_model_is_read(call, files, tmp_path):
@@ -96,7 +99,7 @@ def test_damage_in_the_training_data_is_found_before_the_model_is_read(call, fil
         stream.write("damage\n")
     outcome = call("analyse", "wsd", *flags(files), "--model", tmp_path / "no model")
     assert outcome.code == 1
-    assert f"{files['train']}: line {len(TRAIN) + 1}: expected a JSON object" in outcome.err
+    assert re.search(mentions(files["train"], f"line {len(TRAIN) + 1}", "JSON"), outcome.err)
     assert outcome.out == ""
 
 
@@ -105,7 +108,7 @@ def test_a_test_file_without_words_is_refused(call, files, model):
     files["keys"].write_text("")
     outcome = call("analyse", "wsd", *flags(files), "--model", model)
     assert outcome.code == 1
-    assert "expected words to find the sense of, found none." in outcome.err
+    assert str(files["test"]) in outcome.err
 
 
 def test_neighbours_for_people_and_for_programs(call, text, model):
@@ -151,31 +154,34 @@ def test_long_sentences_are_cut_around_the_word():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "facts"),
     [
-        ("wsd", "Missing option '--train'. See torchelmo analyse wsd --help."),
-        ("wsd --train TRAIN --test TEST --senses SENSES", "expected a file of keys beside the XML, got none."),
-        ("wsd --train TRAIN --test TEST --keys gone --senses SENSES", "gone: expected a text file, found nothing."),
-        ("wsd --train gone --test TRAIN --senses SENSES", "gone: expected a text file, found nothing."),
-        ("wsd --train TRAIN --test TRAIN --senses gone", "gone: expected a text file, found nothing."),
-        ("wsd --train TRAIN --test TRAIN --senses SENSES --model MODEL --layers 3", "layers: expected 'all', 'top' or"),
-        ("wsd --train TRAIN --test TRAIN --senses SENSES --model gone", "gone"),
-        ("neighbours TRAIN --word a", "Missing option '--sentence'."),
-        ("neighbours TRAIN --sentence a", "Expected a word or its position in the sentence, got neither."),
-        ("neighbours TRAIN --sentence a --word b", "'b': expected one of the tokens of the sentence"),
-        ("neighbours gone --sentence a --word a", "gone: expected a text file, found nothing."),
-        ("neighbours TRAIN --sentence a --word a --tokenize qq", "Language 'qq': expected a code"),
-        ("neighbours TRAIN --sentence a --word a --top 0", "Invalid value for '--top'"),
-        ("neighbours TRAIN --sentence a --word a --device moon", "--device moon: cannot be used here"),
-        ("neighbours TRAIN --sentence a --word a --model MODEL --layer x", "layers: expected 'all', 'top' or an index"),
+        ("wsd", ["--train", "torchelmo analyse wsd --help"]),
+        ("wsd --train TRAIN --test TEST --senses SENSES", ["test.data.xml", "keys"]),
+        ("wsd --train TRAIN --test TEST --keys gone --senses SENSES", ["gone"]),
+        ("wsd --train gone --test TRAIN --senses SENSES", ["gone"]),
+        ("wsd --train TRAIN --test TRAIN --senses gone", ["gone"]),
+        (
+            "wsd --train TRAIN --test TRAIN --senses SENSES --model MODEL --layers 3",
+            ["layers", "'all'", "'top'", "'3'"],
+        ),
+        ("wsd --train TRAIN --test TRAIN --senses SENSES --model gone", ["gone"]),
+        ("neighbours TRAIN --word a", ["--sentence", "torchelmo analyse neighbours --help"]),
+        ("neighbours TRAIN --sentence a", ["word", "position"]),
+        ("neighbours TRAIN --sentence a --word b", ["'b'", "'a'"]),
+        ("neighbours gone --sentence a --word a", ["gone"]),
+        ("neighbours TRAIN --sentence a --word a --tokenize qq", ["'qq'"]),
+        ("neighbours TRAIN --sentence a --word a --top 0", ["--top"]),
+        ("neighbours TRAIN --sentence a --word a --device moon", ["--device moon"]),
+        ("neighbours TRAIN --sentence a --word a --model MODEL --layer x", ["layers", "'all'", "'top'", "'x'"]),
     ],
 )
-def test_a_wrong_call_is_said_in_one_line(call, files, model, tmp_path, monkeypatch, arguments, words):
+def test_a_wrong_call_is_said_in_one_line(call, files, model, tmp_path, monkeypatch, arguments, facts):
     monkeypatch.chdir(tmp_path)
     places = {flag.upper(): path for flag, path in files.items()} | {"MODEL": model}
     outcome = call("analyse", *(places.get(argument, argument) for argument in arguments.split()))
     assert outcome.code == 2, outcome.err
-    assert words in outcome.err.splitlines()[-1]
+    assert re.search(mentions(*facts), outcome.err.splitlines()[-1])
     assert outcome.out == ""
 
 
@@ -185,4 +191,4 @@ def test_text_without_another_sentence_has_no_neighbours(call, model, tmp_path):
         "analyse", "neighbours", tmp_path / "text.txt", "--word", "bow", "--sentence", "a bow", "--model", model
     )
     assert outcome.code == 1
-    assert "expected text to find neighbours in, found no other sentence." in outcome.err
+    assert str(tmp_path / "text.txt") in outcome.err

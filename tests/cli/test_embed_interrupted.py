@@ -1,9 +1,11 @@
 """torchelmo embed: what an interrupted run leaves behind, and how it goes on."""
 
+import errno
 import fcntl
 import io
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -13,6 +15,7 @@ from types import SimpleNamespace
 
 import h5py
 import pytest
+from facts import mentions
 
 from torchelmo import BiLM
 from torchelmo.bulk import job as embed_lines
@@ -68,29 +71,29 @@ def wait_for(condition, process) -> None:
 
 
 @pytest.mark.parametrize(
-    ("suffix", "number", "code", "words"),
+    ("suffix", "number", "code"),
     [
-        (".h5", signal.SIGINT, 130, "Interrupted."),
-        (".npz", signal.SIGTERM, 143, "Terminated."),
-        (".safetensors", signal.SIGKILL, -signal.SIGKILL, ""),
+        (".h5", signal.SIGINT, 130),
+        (".npz", signal.SIGTERM, 143),
+        (".safetensors", signal.SIGKILL, -signal.SIGKILL),
     ],
 )
 def test_resuming_gives_the_file_of_an_uninterrupted_run(
-    interrupted, call, model, text, tmp_path, suffix, number, code, words
+    interrupted, call, model, text, tmp_path, suffix, number, code
 ):
     out, whole = tmp_path / f"out{suffix}", tmp_path / f"whole{suffix}"
     found, said = interrupted(out, number)
     assert found == code
     assert "Traceback" not in said
-    if words:
+    if number != signal.SIGKILL:
         (last,) = said.splitlines()
-        assert last == f"{words} {out}.partial keeps the first 8 lines; --resume goes on from there."
+        assert re.search(mentions(f"{out}.partial", "8 lines", "--resume"), last)
     assert not out.exists()
     assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == [f"{out.name}.partial"]
 
     result = call("embed", text, "--out", out, "--model", model)
     assert result.code == 2
-    assert "an earlier run was interrupted there. Go on with --resume, or start again" in result.err
+    assert re.search(mentions(f"{out}.partial", "--resume", "--overwrite"), result.err)
 
     assert call("embed", text, "--out", out, "--model", model, "--resume", *FIRST).code == 0
     assert call("embed", text, "--out", whole, "--model", model, *FIRST).code == 0
@@ -109,7 +112,8 @@ def test_an_interrupted_run_with_carried_state_leaves_nothing(call, model, tmp_p
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(BAD)))
     result = call("embed", "-", "--out", tmp_path / "out.h5", "--model", model, "--state", "carry")
     assert result.code == 1
-    assert result.err.endswith("for example with iconv -t UTF-8.\n")
+    assert re.search(mentions("line 14", "iconv"), result.err)
+    assert "--resume" not in result.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -120,8 +124,7 @@ def partial(tmp_path, call, model, text, monkeypatch):
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(BAD)))
     result = call("embed", "-", "--out", out, "--model", model, *FIRST)
     assert result.code == 1
-    assert "line 14: expected UTF-8" in result.err
-    assert "keeps the first 13 lines" in result.err
+    assert re.search(mentions("line 14", "UTF-8", f"{out}.partial", "13 lines"), result.err)
     return out
 
 
@@ -131,19 +134,19 @@ def test_overwrite_starts_again(partial, call, model, text):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "facts"),
     [
-        (("--layers", "top"), "was begun with layers = 'all', this call has 'top'"),
-        (("--dtype", "float16"), "was begun with dtype = 'float32', this call has 'float16'"),
-        (("--pool", "max"), "was begun with pool = None, this call has 'max'"),
-        (("--tokenize", "en"), "was begun with tokenize = None, this call has 'en'"),
-        (("--batch-tokens", "7"), "was begun with batch_tokens = 1, this call has 7"),
+        (("--layers", "top"), ["layers", "'all'", "'top'"]),
+        (("--dtype", "float16"), ["dtype", "'float32'", "'float16'"]),
+        (("--pool", "max"), ["pool", None, "'max'"]),
+        (("--tokenize", "en"), ["tokenize", None, "'en'"]),
+        (("--batch-tokens", "7"), ["batch_tokens", 1, 7]),
     ],
 )
-def test_other_settings_are_refused(partial, call, model, text, options, words):
+def test_other_settings_are_refused(partial, call, model, text, options, facts):
     result = call("embed", text, "--out", partial, "--model", model, "--resume", *FIRST, *options)
     assert result.code == 2
-    assert words in result.err
+    assert re.search(mentions(*facts, "--resume", "--overwrite"), result.err)
     assert committed(partial) == 13  # the refusal harms nothing
 
 
@@ -152,7 +155,7 @@ def test_another_model_is_refused(partial, call, tiny_bilm, text, tmp_path):
     other.save(tmp_path / "other")
     result = call("embed", text, "--out", partial, "--model", tmp_path / "other", "--resume", *FIRST)
     assert result.code == 2
-    assert "was begun with model = " in result.err
+    assert re.search(mentions(f"{partial}.partial", "--overwrite") + r"(?=.*\bmodel\b)", result.err)
 
 
 def test_another_text_is_refused(partial, call, model, tmp_path):
@@ -160,20 +163,18 @@ def test_another_text_is_refused(partial, call, model, tmp_path):
     other.write_text("\n".join(["I took a bow", "something else", *TEXT[2:]]), encoding="utf-8")
     result = call("embed", other, "--out", partial, "--model", model, "--resume", *FIRST)
     assert result.code == 2
-    assert "line 2: expected 'bow and arrow'" in result.err
-    assert "found 'something else'" in result.err
+    assert re.search(mentions("line 2", "'bow and arrow'", "'something else'"), result.err)
 
     other.write_text("\n".join(TEXT[:5]), encoding="utf-8")
     result = call("embed", other, "--out", partial, "--model", model, "--resume", *FIRST)
     assert result.code == 2
-    assert "line 6" in result.err
-    assert "the text ends" in result.err
+    assert re.search(mentions(other, "line 6", repr(TEXT[5])), result.err)
 
 
 def test_carried_state_cannot_be_resumed(partial, call, model, text):
     result = call("embed", text, "--out", partial, "--model", model, "--resume", "--state", "carry")
     assert result.code == 2
-    assert "a run with --state carry cannot go on, because the state it had is gone" in result.err
+    assert re.search(mentions("--resume", "--state carry", "--overwrite"), result.err)
 
 
 def test_resume_without_an_earlier_run_starts_one(call, model, text, tmp_path):
@@ -191,25 +192,24 @@ def test_two_runs_do_not_write_one_file(partial, call, model, text):
         for option in ("--resume", "--overwrite"):
             result = call("embed", text, "--out", partial, "--model", model, option, *FIRST)
             assert result.code == 1
-            assert "another run is writing there" in result.err
+            assert re.search(mentions(f"{partial}.partial", "--out"), result.err)
     assert committed(partial) == 13
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("damage", "facts"),
     [
-        (lambda folder: os.truncate(folder / "vectors.bin", 10), "its vectors were cut short"),
-        (lambda folder: os.truncate(folder / "lines.jsonl", 10), "its lines were cut short"),
-        (lambda folder: (folder / "committed.json").write_text("{"), "committed.json: cannot go on from this"),
-        (lambda folder: (folder / "settings.json").unlink(), "settings.json: cannot go on from this"),
+        (lambda folder: os.truncate(folder / "vectors.bin", 10), ["vectors"]),
+        (lambda folder: os.truncate(folder / "lines.jsonl", 10), ["lines"]),
+        (lambda folder: (folder / "committed.json").write_text("{"), ["committed.json"]),
+        (lambda folder: (folder / "settings.json").unlink(), ["settings.json"]),
     ],
 )
-def test_a_damaged_partial_folder_is_refused(partial, call, model, text, damage, words):
+def test_a_damaged_partial_folder_is_refused(partial, call, model, text, damage, facts):
     damage(Path(f"{partial}.partial"))
     result = call("embed", text, "--out", partial, "--model", model, "--resume", *FIRST)
     assert result.code == 1
-    assert words in result.err
-    assert "Start again with --overwrite." in result.err
+    assert re.search(mentions(f"{partial}.partial", *facts, "--overwrite"), result.err)
 
 
 @pytest.fixture
@@ -225,7 +225,7 @@ def test_no_room_while_vectors_are_computed(call, model, text, tmp_path, limit_f
     limit_file_size(6000)
     result = call("embed", text, "--out", out, "--model", model)
     assert result.code == 1
-    assert f"{out}.partial: could not be written (File too large)." in result.err
+    assert re.search(mentions(f"{out}.partial", "File too large"), result.err)
     assert "Traceback" not in result.err
     assert not out.exists()
 
@@ -237,9 +237,8 @@ def test_no_room_for_the_file_itself_can_be_mended(call, model, text, tmp_path, 
     limit_file_size(whole.stat().st_size - 100)  # the vectors alone still fit
     result = call("embed", text, "--out", out, "--model", model)
     assert result.code == 1
-    (message,) = [line for line in result.err.splitlines() if "lines in" not in line]
-    assert message.startswith(f"{out}: could not be written (File too large).")
-    assert message.endswith(f"{out}.partial keeps the first 16 lines; --resume goes on from there.")
+    (message,) = [line for line in result.err.splitlines() if str(out) in line]
+    assert re.search(mentions(out, "File too large", f"{out}.partial", "16 lines", "--resume"), message)
     assert not out.exists()
     assert not list(Path(f"{out}.partial").glob("made*"))
     limit_file_size(resource.RLIM_INFINITY)
@@ -258,7 +257,7 @@ def test_safetensors_has_room_for_some_lines_only(call, model, text, tmp_path, m
     monkeypatch.setattr(embed_lines, "MOST_SAFETENSORS_LINES", 10)
     result = call("embed", text, "--out", tmp_path / "out.safetensors", "--model", model)
     assert result.code == 1
-    assert "a .safetensors file has room for 10 lines, the text has more. Write .h5 instead" in result.err
+    assert re.search(mentions("out.safetensors", "10 lines", ".h5"), result.err)
 
 
 def test_no_permission(call, model, text, tmp_path):
@@ -270,13 +269,13 @@ def test_no_permission(call, model, text, tmp_path):
     result = call("embed", text, "--out", folder / "out.h5", "--model", model)
     folder.chmod(0o700)
     assert result.code == 1
-    assert "You may not write there" in result.err
+    assert re.search(mentions(folder, os.strerror(errno.EACCES)), result.err)
 
 
 def test_a_file_in_the_way_of_the_folder(call, model, text):
     result = call("embed", text, "--out", text / "out.h5", "--model", model)
     assert result.code == 1
-    assert "A part of that path is a file: choose another place." in result.err
+    assert str(text / "out.h5") in result.err
 
 
 def test_leftovers_of_an_end_while_the_file_was_made_do_no_harm(partial, call, model, text):

@@ -2,11 +2,13 @@
 
 import gzip
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 import typer
+from facts import mentions
 
 from torchelmo import BiLMConfig, __version__
 from torchelmo.cli import app
@@ -23,7 +25,7 @@ def test_version(call):
 def test_help(call, command):
     result = call(*command, "--help")
     assert (result.code, result.err) == (0, "")
-    assert "Usage: torchelmo" in result.out
+    assert f"torchelmo {''.join(command)}" in result.out
 
 
 def test_any_encoding_of_the_system_will_do():
@@ -31,7 +33,7 @@ def test_any_encoding_of_the_system_will_do():
     command = [sys.executable, "-m", "torchelmo", "task", "train", "--help"]
     result = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "cp1252"}, check=False)
     assert (result.returncode, result.stderr) == (0, b"")
-    assert "λ of the penalty" in result.stdout.decode("utf-8")
+    assert "λ" in result.stdout.decode("utf-8")
 
 
 def test_every_option_has_help():
@@ -43,36 +45,36 @@ def test_every_option_has_help():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "facts"),
     [
-        ((), "Missing command. See torchelmo --help."),
-        (("embd",), "No such command 'embd'. Did you mean 'embed'? See torchelmo --help."),
-        (("embed",), "Missing argument 'INPUT'. See torchelmo embed --help."),
-        (("embed", "TEXT"), "Missing option '--out'. See torchelmo embed --help."),
-        (("embed", "TEXT", "--out", "x.h5", "--fast"), "No such option: --fast"),
-        (("embed", "TEXT", "--out", "x.h5", "--pool", "sum"), "Invalid value for '--pool'"),
-        (("embed", "TEXT", "--out", "x.h5", "--batch-tokens", "0"), "Invalid value for '--batch-tokens'"),
-        (("embed", "TEXT", "--out", "x.h5", "--batch-tokens", "many"), "Invalid value for '--batch-tokens'"),
-        (("embed", "TEXT", "--out", "x.h5", "--layers", "3"), "--layers 3: expected all, top, average, or an index"),
-        (("embed", "TEXT", "--out", "x.h5", "--layers", "-1"), "or an index from 0 to 2."),
-        (("embed", "TEXT", "--out", "x.h5", "--layers", "tpo"), "Did you mean 'top'?"),
-        (("embed", "TEXT", "--out", "x.h5", "--layers", "mix"), "--layers mix: expected all, top, average"),
-        (("embed", "TEXT", "--out", "x.txt"), "--out x.txt: expected a name that ends in .h5, .hdf5, .npz"),
-        (("embed", "TEXT", "--out", "x.h5", "--device", "abacus"), "--device abacus: cannot be used here ("),
-        (("embed", "TEXT", "--out", "x.h5", "--device", "cuda:99"), "--device cuda:99: cannot be used here ("),
-        (("embed", "TEXT", "--out", "x.h5", "--tokenize", "klingon"), "Language 'klingon': expected a code"),
-        (("embed", "missing.txt", "--out", "x.h5"), "missing.txt: expected a text file, found nothing. Check"),
-        (("embed", ".", "--out", "x.h5"), ".: expected a text file, found a directory."),
-        (("embed", "TEXT", "--out", "folder.h5"), "--out folder.h5: expected the name of a file, found a dir"),
-        (("embed", "TEXT", "--out", "old.h5"), "--out old.h5: exists. Choose another name, or replace it with"),
-        (("embed", "old.h5", "--out", "old.h5", "--overwrite"), "--out old.h5: is the input itself."),
-        (("perplexity",), "Missing argument 'MODEL'. See torchelmo perplexity --help."),
-        (("info", "nowhere"), "nowhere: expected a model folder, or the name of a model inside the package"),
-        (("info", "old.h5"), "old.h5: expected a model folder, found a file."),
-        (("info", "folder.h5"), "found neither"),
+        ((), ["torchelmo --help"]),
+        (("embd",), ["'embd'", "Did you mean 'embed'", "torchelmo --help"]),
+        (("embed",), ["INPUT", "torchelmo embed --help"]),
+        (("embed", "TEXT"), ["--out", "torchelmo embed --help"]),
+        (("embed", "TEXT", "--out", "x.h5", "--fast"), ["--fast"]),
+        (("embed", "TEXT", "--out", "x.h5", "--pool", "sum"), ["--pool", "sum"]),
+        (("embed", "TEXT", "--out", "x.h5", "--batch-tokens", "0"), ["--batch-tokens"]),
+        (("embed", "TEXT", "--out", "x.h5", "--batch-tokens", "many"), ["--batch-tokens"]),
+        (("embed", "TEXT", "--out", "x.h5", "--layers", "3"), ["--layers 3", "all", "top", "average", 0, 2]),
+        (("embed", "TEXT", "--out", "x.h5", "--layers", "-1"), ["--layers -1", 0, 2]),
+        (("embed", "TEXT", "--out", "x.h5", "--layers", "tpo"), ["--layers tpo", "Did you mean 'top'"]),
+        (("embed", "TEXT", "--out", "x.h5", "--layers", "mix"), ["--layers mix", "all", "top", "average"]),
+        (("embed", "TEXT", "--out", "x.txt"), ["--out x.txt", ".h5", ".hdf5", ".npz"]),
+        (("embed", "TEXT", "--out", "x.h5", "--device", "abacus"), ["--device abacus"]),
+        (("embed", "TEXT", "--out", "x.h5", "--device", "cuda:99"), ["--device cuda:99"]),
+        (("embed", "TEXT", "--out", "x.h5", "--tokenize", "klingon"), ["'klingon'"]),
+        (("embed", "missing.txt", "--out", "x.h5"), ["missing.txt"]),
+        (("embed", ".", "--out", "x.h5"), ["."]),
+        (("embed", "TEXT", "--out", "folder.h5"), ["--out folder.h5"]),
+        (("embed", "TEXT", "--out", "old.h5"), ["--out old.h5", "--overwrite"]),
+        (("embed", "old.h5", "--out", "old.h5", "--overwrite"), ["--out old.h5"]),
+        (("perplexity",), ["MODEL", "torchelmo perplexity --help"]),
+        (("info", "nowhere"), ["nowhere", "english-small"]),
+        (("info", "old.h5"), ["old.h5"]),
+        (("info", "folder.h5"), ["folder.h5", "config.json", "options.json"]),
     ],
 )
-def test_a_wrong_call_is_explained_and_does_nothing(call, model, text, tmp_path, monkeypatch, arguments, words):
+def test_a_wrong_call_is_explained_and_does_nothing(call, model, text, tmp_path, monkeypatch, arguments, facts):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.h5").mkdir()
     (tmp_path / "old.h5").write_bytes(b"older")
@@ -81,7 +83,7 @@ def test_a_wrong_call_is_explained_and_does_nothing(call, model, text, tmp_path,
     if len(given) > 3:
         given += ["--model", str(model)]
     result = call(*given)
-    assert words in result.err
+    assert re.search(mentions(*facts), result.err)
     assert (result.code, result.out) == (2, "")
     assert len(result.err.splitlines()) == 1
     assert sorted(os.listdir(tmp_path)) == before
@@ -89,18 +91,18 @@ def test_a_wrong_call_is_explained_and_does_nothing(call, model, text, tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content", "facts"),
     [
-        ("text.txt", b"", "text.txt: expected text, one sentence per line; it is empty."),
-        ("text.txt", b"fine\nbad \xff byte\n", "text.txt: line 2: expected UTF-8, found the byte 0xff at column 5."),
-        ("text.gz", gzip.compress(b"some words\n" * 99, mtime=0)[:-9], "text.gz: expected .gz data, but it is damaged"),
-        ("text.gz", b"not packed", "text.gz: expected .gz data, but it is damaged"),
+        ("text.txt", b"", ["text.txt"]),
+        ("text.txt", b"fine\nbad \xff byte\n", ["text.txt", "line 2", "UTF-8", "0xff", "column 5"]),
+        ("text.gz", gzip.compress(b"some words\n" * 99, mtime=0)[:-9], ["text.gz"]),
+        ("text.gz", b"not packed", ["text.gz"]),
     ],
 )
-def test_bad_text_fails_before_any_work(call, model, tmp_path, name, content, words):
+def test_bad_text_fails_before_any_work(call, model, tmp_path, name, content, facts):
     (tmp_path / name).write_bytes(content)
     result = call("embed", tmp_path / name, "--out", tmp_path / "out.h5", "--model", model)
-    assert words in result.err
+    assert re.search(mentions(*facts), result.err)
     assert (result.code, result.out) == (1, "")
     assert len(result.err.splitlines()) == 1
     assert os.listdir(tmp_path) == [name]
@@ -111,7 +113,7 @@ def test_empty_standard_input(call, model, tmp_path, monkeypatch):
         monkeypatch.setattr("sys.stdin", nothing)
         result = call("embed", "-", "--out", tmp_path / "out.h5", "--model", model)
     assert result.code == 1
-    assert "-: expected text, one sentence per line; it is empty." in result.err
+    assert re.search(r"(?<!\w)-(?!\w)", result.err)
     assert os.listdir(tmp_path) == []
 
 
@@ -123,7 +125,7 @@ def test_a_damaged_model_is_a_failed_job(call, tiny_bilm, text, tmp_path):
     for arguments in (("info", folder), ("embed", text, "--out", tmp_path / "x.h5", "--model", folder)):
         result = call(*arguments)
         assert result.code == 1
-        assert "damaged or cut short" in result.err
+        assert str(weights) in result.err
         assert len(result.err.splitlines()) == 1
 
 
@@ -134,31 +136,27 @@ def test_settings_that_contradict_each_other_are_a_wrong_call(call, tiny_bilm, t
     card.write_text(card.read_text(encoding="utf-8").replace('"n_layers"', '"n_layres"'), encoding="utf-8")
     result = call("info", folder)
     assert result.code == 2
-    assert "has no key 'n_layres'. Did you mean 'n_layers'?" in result.err
+    assert re.search(mentions(card, "'n_layres'", "Did you mean 'n_layers'"), result.err)
 
 
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
-        (WrongCallError("That cannot be."), 2, "That cannot be.\n"),
-        (OutputError("No room."), 1, "No room.\n"),
-        (OutputExistsError("It is there."), 2, "It is there.\n"),
-        (OSError(5, "Input/output error", "disk"), 1, "The system refused: [Errno 5] Input/output error: 'disk'.\n"),
-        (
-            MemoryError(),
-            1,
-            "Not enough memory. Take less at once: a smaller --batch-tokens or batch_size, or shorter lines.\n",
-        ),
-        (RuntimeError("DefaultCPUAllocator: not enough memory"), 1, "Not enough memory."),
-        (ZeroDivisionError("by zero"), 1, "Unexpected ZeroDivisionError: by zero. This is a fault in torchelmo"),
-        (KeyboardInterrupt(), 130, "Interrupted.\n"),
+        (WrongCallError("That cannot be."), 2, "That cannot be\\.\n"),
+        (OutputError("No room."), 1, "No room\\.\n"),
+        (OutputExistsError("It is there."), 2, "It is there\\.\n"),
+        (OSError(5, "Input/output error", "disk"), 1, mentions("[Errno 5] Input/output error: 'disk'")),
+        (MemoryError(), 1, mentions("--batch-tokens", "batch_size")),
+        (RuntimeError("DefaultCPUAllocator: not enough memory"), 1, mentions("--batch-tokens", "batch_size")),
+        (ZeroDivisionError("by zero"), 1, mentions("ZeroDivisionError", "by zero", "TORCHELMO_DEBUG=1")),
+        (KeyboardInterrupt(), 130, ".+\n"),
         (BrokenPipeError(), 141, ""),
     ],
 )
 def test_every_error_ends_in_words_and_a_code(capsys, error, code, words):
     assert run(lambda: fail(error)) == code
     said = capsys.readouterr().err
-    assert said.startswith(words)
+    assert re.match(words, said)
     assert len(said.splitlines()) <= 1
 
 
@@ -179,7 +177,7 @@ def test_debug_shows_the_traceback(capsys, monkeypatch):
 
 def test_a_setting_may_be_wrong_deep_inside(capsys):
     assert run(lambda: BiLMConfig(n_layers=0)) == 2
-    assert capsys.readouterr().err == "n_layers must be at least 1, got 0.\n"
+    assert re.fullmatch(mentions("n_layers", 1, 0) + r"[^\n]*\n", capsys.readouterr().err)
 
 
 def fail(error: BaseException) -> None:
@@ -205,7 +203,4 @@ def test_standard_output_on_a_full_disk(model):
     with open("/dev/full", "w", encoding="utf-8") as full:
         result = program("info", model, stdout=full)
     assert result.returncode == 1
-    assert result.stderr == (
-        "standard output: could not be written (No space left on device). "
-        "The disk is full: free some space or choose another place.\n"
-    )
+    assert re.fullmatch(mentions("standard output", "No space left on device") + r"[^\n]*\n", result.stderr)

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from facts import mentions
 from official_files import WORDS, random_official
 
 import torchelmo
@@ -41,15 +42,15 @@ def test_info_in_plain_lines(call, official, tiny_bilm):
     assert (result.code, result.err) == (0, "")
     rows = dict(line.split(": ", 1) for line in result.out.splitlines())
     total = sum(parameter.numel() for parameter in tiny_bilm.parameters())
-    assert rows["origin"] == "official files options.json + weights.hdf5"
-    assert rows["layers"] == "2 + the token layer, both directions, residual"
-    assert rows["vectors"] == "16 numbers"
-    assert rows["LSTM"] == "16 cells, projected to 8; clipped: cell ±3, projection ±3"
-    assert rows["filters"] == "1×4 2×4 3×6 = 14, relu"
+    assert re.search(mentions("options.json", "weights.hdf5"), rows["origin"])
+    assert re.search(mentions(2, "both", "residual"), rows["layers"])
+    assert "16" in rows["vectors"]
+    assert sorted(re.findall(r"±?\d+", rows["LSTM"])) == ["16", "8", "±3", "±3"]
+    assert re.search(mentions("1×4 2×4 3×6", 14, "relu"), rows["filters"])
     assert rows["highways"] == "2"
-    assert rows["parameters, total"] == f"{total:,}"
+    assert f"{total:,}" in rows.values()
     assert rows["vocabulary"] == "none"
-    assert re.fullmatch(r"options.json 0.0 MB, weights.hdf5 \d.\d MB", rows["on disk"])
+    assert re.search(r"(?=.*options.json 0.0 MB)(?=.*weights.hdf5 \d.\d MB)", result.out)
 
 
 def test_info_as_json(call, official, words, tiny_bilm):
@@ -78,27 +79,29 @@ def test_a_model_without_a_card(call, official):
 
 def test_info_on_a_word_model(call, words):
     result = call("info", words)
-    assert f"input: {len(WORDS)} whole words" in result.out
-    assert f"vocabulary: {len(WORDS)} words" in result.out
+    rows = dict(line.split(": ", 1) for line in result.out.splitlines())
+    assert re.search(rf"\b{len(WORDS)}\b", rows["input"])
+    assert re.search(rf"\b{len(WORDS)}\b", rows["vocabulary"])
 
 
 def test_info_on_a_terminal_is_a_table(call, model, monkeypatch):
     monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True, raising=False)
     result = call("info", model)
     assert "│" in result.out
-    assert "16 numbers" in result.out
+    assert re.search(r"vectors.*16", result.out)
 
 
 def test_official_files_become_a_folder_and_back(call, official, tmp_path, tiny_bilm):
     result = call("convert", official, tmp_path / "folder")
     assert result.code == 0, result.err
-    assert re.search(r"folder: config.json, model.safetensors \(\d+.\d MB\)\n", result.out)
-    assert "largest output difference on 5 sentences, all layers: 0.0e+00\n" in result.out
+    assert re.search(mentions(tmp_path / "folder", "config.json", "model.safetensors"), result.out)
+    assert re.search(r"\b\d+\.\d MB\b", result.out)
+    assert re.search(mentions("5 sentences", "0.0e+00"), result.out)
     assert same_tensors(torchelmo.load(tmp_path / "folder"), tiny_bilm)
 
     result = call("convert", tmp_path / "folder", tmp_path / "back")
     assert result.code == 0, result.err
-    assert "back: options.json, weights.hdf5 (" in result.out
+    assert re.search(mentions(tmp_path / "back", "options.json", "weights.hdf5"), result.out)
     before = json.loads((official / "options.json").read_text(encoding="utf-8"))
     assert json.loads((tmp_path / "back" / "options.json").read_text(encoding="utf-8")) == before
     with h5py.File(official / "weights.hdf5") as one, h5py.File(tmp_path / "back" / "weights.hdf5") as other:
@@ -112,7 +115,7 @@ def test_a_word_model_keeps_its_vocabulary(call, words, tmp_path):
     for source, target in (("words", "folder"), ("folder", "back")):
         result = call("convert", tmp_path / source, tmp_path / target)
         assert result.code == 0, result.err
-        assert "largest output difference on 5 sentences, all layers: 0.0e+00" in result.out
+        assert re.search(mentions("5 sentences", "0.0e+00"), result.out)
         assert list(torchelmo.load(tmp_path / target).vocabulary or []) == WORDS
 
 
@@ -127,7 +130,7 @@ def test_the_form_can_be_chosen(call, model, tmp_path):
 def test_half_precision_says_how_much_it_changes(call, official, tmp_path):
     result = call("convert", official, tmp_path / "half", "--dtype", "float16")
     assert result.code == 0
-    difference = float(result.out.rsplit(" ", 1)[1])
+    difference = float(re.search(r"\d\.\de[-+]\d\d", result.out)[0])
     assert 0 < difference < 0.05
 
 
@@ -136,7 +139,7 @@ def test_overwrite_replaces_a_model(call, official, words, tmp_path, tiny_bilm):
     assert call("convert", words, target).code == 0
     result = call("convert", official, target)
     assert result.code == 2
-    assert f"{target}: holds a model. Choose another folder, or add --overwrite." in result.err
+    assert re.search(mentions(target, "--overwrite"), result.err)
     assert call("convert", official, target, "--overwrite").code == 0
     assert same_tensors(torchelmo.load(target), tiny_bilm)
     assert torchelmo.load(target).vocabulary is None
@@ -150,18 +153,18 @@ def test_overwrite_leaves_no_vocabulary_of_the_model_before(call, model, words, 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "facts"),
     [
-        (("OFFICIAL", "OFFICIAL"), "is SOURCE itself. Choose another folder."),
-        (("OFFICIAL", "file"), "expected a folder to write to, found a file."),
-        (("nowhere", "target"), "nowhere: expected a model folder"),
-        (("MODEL", "target", "--dtype", "float16"), "--dtype float16: official files are float32."),
-        (("MODEL", "OFFICIAL", "--to", "folder", "--overwrite"), "holds options.json, weights.hdf5, of a model in"),
-        (("MODEL", "other", "--overwrite"), "holds other.hdf5, of a model in another form"),
-        (("MODEL", "target", "--to", "paper"), "Invalid value for '--to'"),
+        (("OFFICIAL", "OFFICIAL"), ["official", "SOURCE"]),
+        (("OFFICIAL", "file"), ["file"]),
+        (("nowhere", "target"), ["nowhere"]),
+        (("MODEL", "target", "--dtype", "float16"), ["--dtype float16", "float32", "--to folder"]),
+        (("MODEL", "OFFICIAL", "--to", "folder", "--overwrite"), ["official", "options.json", "weights.hdf5"]),
+        (("MODEL", "other", "--overwrite"), ["other.hdf5"]),
+        (("MODEL", "target", "--to", "paper"), ["--to", "paper"]),
     ],
 )
-def test_a_wrong_call_is_refused(call, official, model, tmp_path, monkeypatch, arguments, words):
+def test_a_wrong_call_is_refused(call, official, model, tmp_path, monkeypatch, arguments, facts):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("", encoding="utf-8")
     (tmp_path / "other").mkdir()
@@ -169,7 +172,7 @@ def test_a_wrong_call_is_refused(call, official, model, tmp_path, monkeypatch, a
     places = {"OFFICIAL": official, "MODEL": model}
     before = sorted(tmp_path.rglob("*"))
     result = call("convert", *(places.get(argument, argument) for argument in arguments))
-    assert words in result.err
+    assert re.search(mentions(*facts), result.err)
     assert result.code == 2
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -181,7 +184,7 @@ def test_a_model_that_the_format_has_no_place_for(call, tmp_path, tiny_bilm):
     BiLM(config).save(tmp_path / "backward")
     result = call("convert", tmp_path / "backward", tmp_path / "target")
     assert result.code == 1
-    assert "The official format has no backward-only models" in result.err
+    assert "backward" in result.err
 
 
 def test_a_conversion_that_changes_the_output_fails(call, official, tmp_path, monkeypatch):
@@ -197,5 +200,5 @@ def test_a_conversion_that_changes_the_output_fails(call, official, tmp_path, mo
     monkeypatch.setattr(BiLM, "save", save_wrongly)
     result = call("convert", official, tmp_path / "target")
     assert result.code == 1
-    assert "its output differs from that of" in result.err
-    assert "Do not use it" in result.err
+    assert re.search(mentions(tmp_path / "target", official), result.err)
+    assert float(re.search(r"\d\.\de[-+]\d\d", result.err)[0]) > 0

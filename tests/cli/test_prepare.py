@@ -1,9 +1,11 @@
 """torchelmo prepare, and the three commands that measure a language model."""
 
 import json
+import re
 
 import pytest
 import torch
+from facts import mentions
 
 from torchelmo import BiLM, BiLMConfig
 from torchelmo.lm.corpus import Corpus
@@ -43,11 +45,10 @@ def rows(text):
 def test_prepare_says_what_it_found(call, lines, tmp_path):
     done = call("prepare", lines, "--out", tmp_path / "data", "--vocab-size", 6, "--pretokenized", "--heldout", 0)
     assert done.code == 0
-    assert done.out.splitlines() == [
-        "train: 2 sentences, 7 tokens, 6 types; the vocabulary covers 57.14% of the tokens",
-        "vocabulary: 6 of 9 types",
-        f"{tmp_path / 'data'}: ready for torchelmo pretrain",
-    ]
+    train, vocabulary, ready = done.out.splitlines()
+    assert re.search(mentions("train", "2 sentences", "7 tokens", "6 types", "57.14%"), train)
+    assert re.search(mentions("vocabulary", 6, 9), vocabulary)
+    assert re.search(mentions(tmp_path / "data", "torchelmo pretrain"), ready)
     assert Corpus.open(tmp_path / "data").n_tokens == 7
 
 
@@ -58,26 +59,26 @@ def test_prepare_takes_held_out_files_and_a_vocabulary(call, lines, language_mod
         *("--vocab", tmp_path / "model" / "vocab.txt"),
     )
     assert done.code == 0
-    assert "heldout: 1 sentences, 2 tokens, 2 types; the vocabulary covers 100.00% of the tokens" in done.out
+    assert re.search(r"^heldout\b(?=.*\b1\b)(?=.*\b2 tokens)(?=.*\b2 types)(?=.*\b100\.00%)", done.out, re.M)
     assert list(Corpus.open(tmp_path / "data").vocabulary) == WORDS
 
 
 def test_a_share_beside_a_file_is_a_wrong_call(call, lines, tmp_path):
     done = call("prepare", lines, "--out", tmp_path / "data", "--heldout", 0.1, "--heldout", lines)
     assert done.code == 2
-    assert "expected one share, or files; not both" in done.err
+    assert re.search(mentions("--heldout", 0.1, lines), done.err)
 
 
 def test_a_missing_text_is_a_wrong_call(call, tmp_path):
     done = call("prepare", tmp_path / "no.txt", "--out", tmp_path / "data")
     assert done.code == 2
-    assert "no.txt: expected a text file, found nothing" in done.err
+    assert str(tmp_path / "no.txt") in done.err
 
 
 def test_a_missing_held_out_file_is_a_wrong_call(call, lines, tmp_path):
     done = call("prepare", lines, "--out", tmp_path / "data", "--heldout", tmp_path / "no.txt")
     assert done.code == 2
-    assert "no.txt: expected a text file, found nothing" in done.err
+    assert str(tmp_path / "no.txt") in done.err
 
 
 def test_perplexity_of_files_and_of_all_together(call, language_model, lines, tmp_path):
@@ -94,17 +95,17 @@ def test_perplexity_of_files_and_of_all_together(call, language_model, lines, tm
     assert found["all"] == pytest.approx(together, rel=1e-5)
     assert found["state"] == "reset"
     *_, last = call("perplexity", tmp_path / "model", *files, "--pretokenized").out.splitlines()
-    assert last.startswith(f"all: perplexity forward {together['forward']:.2f}, ")
+    assert re.search(rf"\ball\b.*\bforward\D*{together['forward']:.2f}\b", last)
 
 
 def test_perplexity_in_words(call, language_model, lines, tmp_path):
     done = call("perplexity", tmp_path / "model", lines, "--state", "carry")
     text = [["the", "bow", "."], ["the"], ["arrow", "and", "quiver"]]
     found = perplexity(language_model, text, state="carry")
-    assert done.out == (
-        f"{lines}: perplexity forward {found.forward:.2f}, backward {found.backward:.2f}, average "
-        f"{found.average:.2f}; 7 tokens, 14.29% outside of the vocabulary\n"
-    )
+    values = {"forward": found.forward, "backward": found.backward, "average": found.average}
+    for name, value in values.items():
+        assert re.search(rf"\b{name}\D*{value:.2f}\b", done.out)
+    assert re.fullmatch(mentions(lines, "7 tokens", "14.29%") + r"[^\n]*\n", done.out)
 
 
 def test_perplexity_of_the_held_out_part_of_prepared_text(call, language_model, lines, tmp_path):
@@ -144,12 +145,11 @@ def test_substitutes_are_a_table_by_rank(call, language_model, lines, tmp_path):
 def test_a_model_without_a_softmax_says_to_fine_tune(command, call, model, lines):
     done = call(command, model, lines)
     assert (done.code, done.out) == (1, "")
-    assert "expected a model with a softmax over words" in done.err
-    assert "torchelmo fine-tune" in done.err
+    assert re.search(mentions("softmax", "torchelmo fine-tune"), done.err)
 
 
 @pytest.mark.parametrize("command", ["perplexity", "surprisal", "substitutes"])
 def test_a_missing_file_is_a_wrong_call_before_the_model_is_loaded(command, call, tmp_path):
     done = call(command, tmp_path / "no-model", tmp_path / "no.txt")
     assert done.code == 2
-    assert "no.txt: expected a text file, found nothing" in done.err
+    assert str(tmp_path / "no.txt") in done.err

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import typer
+from facts import mentions
 from tiny_tasks import pos_config, pos_settings, write_pos, write_toml, write_vectors
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -45,20 +46,21 @@ def test_every_option_has_help():
 def test_help(call, command):
     outcome = call("task", *command, "--help")
     assert (outcome.code, outcome.err) == (0, "")
-    assert f"Usage: torchelmo task{''.join(f' {word}' for word in command)} " in outcome.out
+    assert f"torchelmo task{''.join(f' {word}' for word in command)} " in outcome.out
 
 
 def test_train_says_what_came_of_it(call, toml, model, tmp_path):
     outcome = call("task", "train", "pos", "--config", toml, "--elmo", "both", "--model", model)
     assert outcome.code == 0, outcome.err
     first, *mixes = outcome.out.splitlines()
-    assert re.fullmatch(r"pos, seed 1: accuracy \d+\.\d\d, sentences \d+\.\d\d \(epoch 1 of 1, \d+\.\d min\)", first)
+    assert re.search(mentions("pos", "seed 1", "epoch 1"), first)
+    assert re.search(r"(?=.*\baccuracy\D*\d+\.\d\d)(?=.*\bsentences\D*\d+\.\d\d)(?=.*\b\d+\.\d min)", first)
     number = r"\d\.\d{3}"
     for place, line in zip(("input", "output"), mixes, strict=True):
-        assert re.fullmatch(rf"  mix at the {place}: weights {number} {number} {number}, gamma {number}", line)
-    told = r"^pos, epoch 1: loss \d+\.\d{4}, accuracy \d+\.\d\d on dev \(best \d+\.\d\d, epoch 1\)"
+        assert re.search(rf"(?=.*\b{place}\b)(?=.*{number} {number} {number})(?=.*\bgamma\D*{number})", line)
+    told = r"^(?=.*\bpos\b)(?=.*\bepoch 1\b)(?=.*\bloss\D*\d+\.\d{4})(?=.*\baccuracy\D*\d+\.\d\d)(?=.*\bdev\b)"
     assert re.search(told, outcome.err, re.M)
-    assert re.search(r"^biLM: \d+ sentences in ", outcome.err, re.M)
+    assert re.search(r"^(?=.*\bbiLM\b)(?=.*\d+ sentences)", outcome.err, re.M)
     assert load(tmp_path / "run").config.elmo.place == "both"
 
 
@@ -87,13 +89,13 @@ def test_seeds_stand_side_by_side(call, toml, tmp_path):
     outcome = call("task", "train", "pos", "--config", toml, "--seeds", "2")
     assert outcome.code == 0, outcome.err
     one, two, both = outcome.out.splitlines()
-    assert one.startswith("pos, seed 1: ")
-    assert two.startswith("pos, seed 2: ")
-    assert re.fullmatch(r"accuracy \d+\.\d\d ± \d+\.\d\d over 2 seeds", both)
+    assert re.search(mentions("pos", "seed 1"), one)
+    assert re.search(mentions("pos", "seed 2"), two)
+    assert re.search(r"(?=.*\baccuracy\D*\d+\.\d\d ± \d+\.\d\d)(?=.*\b2 seeds)", both)
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["metrics.json", "seed-1", "seed-2"]
     outcome = call("task", "evaluate", tmp_path / "run", toml)
     assert outcome.code == 2
-    assert f"It holds runs with several seeds: give one of them, such as {tmp_path / 'run' / 'seed-1'}." in outcome.err
+    assert str(tmp_path / "run" / "seed-1") in outcome.err
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"])
@@ -111,14 +113,14 @@ def test_a_signal_ends_the_run_with_all_saved(call, toml, tmp_path, number, code
     finally:
         handle.remove()
     assert outcome.code == code, outcome.err
-    expected = f"Stopped; all is saved in {tmp_path / 'run'}. Go on with the same call and --resume.\n"
-    assert outcome.out == expected
+    assert re.fullmatch(mentions(tmp_path / "run", "--resume") + r"[^\n]*\n", outcome.out)
     assert len(steps) == 3
     again = call("task", "train", "pos", "--config", toml)
     assert again.code == 2
-    assert "holds a run already. Use --resume to go on with it, --overwrite to replace it" in again.err
+    assert re.search(mentions(tmp_path / "run", "--resume", "--overwrite", "--out"), again.err)
     outcome = call("task", "train", "pos", "--config", toml, "--resume")
-    assert (outcome.code, outcome.out[:12]) == (0, "pos, seed 1:")
+    assert outcome.code == 0
+    assert re.search(mentions("pos", "seed 1"), outcome.out)
 
 
 @pytest.mark.parametrize("flags", [[], ["--overwrite"]], ids=["begin", "overwrite"])
@@ -134,7 +136,8 @@ def test_a_signal_before_the_first_step_is_no_promise(call, toml, tmp_path, monk
     monkeypatch.setattr(runner, "start", interrupted)
     outcome = call("task", "train", "pos", "--config", toml, "--set", "seed=2", *flags)
     assert outcome.code == 143, outcome.err
-    assert outcome.out == "Stopped before the first step; nothing was saved. Begin again with the same call.\n"
+    assert re.fullmatch(r"[^\n]+\n", outcome.out)
+    assert "--resume" not in outcome.out
     monkeypatch.undo()
     assert call("task", "train", "pos", "--config", toml, "--set", "seed=2", *flags).code == 0
 
@@ -142,62 +145,65 @@ def test_a_signal_before_the_first_step_is_no_promise(call, toml, tmp_path, monk
 def test_overwrite_begins_again(call, toml):
     assert call("task", "train", "pos", "--config", toml).code == 0
     outcome = call("task", "train", "pos", "--config", toml, "--overwrite", "--set", "seed=2")
-    assert (outcome.code, outcome.out[:12]) == (0, "pos, seed 2:")
+    assert outcome.code == 0
+    assert re.search(mentions("pos", "seed 2"), outcome.out)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "facts"),
     [
-        ("train", "Missing argument 'NAME'. See torchelmo task train --help."),
-        ("train pso", "There is no task 'pso'. Did you mean 'pos'?"),
-        ("train pos", "Expected --train, --dev, --out: on the command line or in the configuration file."),
-        ("train pos --train a --out b", "Expected --dev: on the command line"),
-        ("train ner --config TOML", "is a configuration for 'pos', not for 'ner'."),
-        ("train pos --config gone.toml", "gone.toml: expected a TOML configuration file, found no such file"),
-        ("train pos --config TOML --elmo everywhere", "Invalid value for '--elmo'"),
-        ("train pos --config TOML --resume --overwrite", "Expected --resume, which goes on with the run in out, or"),
-        ("train pos --config TOML --model x", "--model: expected a place where ELMo enters the task model, found none"),
-        ("train pos --config TOML --elmo none --layers 1", "--layers: expected a place where ELMo enters the task"),
-        ("train pos --config TOML --lambda 0", "--lambda: expected a place where ELMo enters the task model"),
-        ("train pos --config TOML --layer-norm", "--layer-norm: expected a place where ELMo enters the task model"),
-        ("train pos --config TOML --elmo-dropout 0", "--elmo-dropout: expected a place where ELMo enters the task"),
-        ("train pos --config TOML --unfreeze", "found none. Add --elmo input, output or both."),
-        ("predict TRAINED TOML --question Why?", "is for pos, which answers none. Leave it out."),
-        ("train pos --config TOML --seeds 0", "Invalid value for '--seeds'"),
-        ("train pos --config TOML --set optim.lrr=1", "optim: TaskOptimConfig has no key 'lrr'. Did you mean 'lr'?"),
-        ("train pos --config TOML --set elmo.palce=1", "elmo: ElmoConfig has no key 'palce'. Did you mean 'place'?"),
-        ("train pos --config TOML --set model.haed=1", "model: PosConfig has no key 'haed'. Did you mean 'head'?"),
-        ("train pos --config TOML --min-phrase 3", "data: PosData has no key 'min_phrase'"),
-        ("train pos --config TOML --train gone", "gone: expected a text file, found nothing."),
-        ("train pos --config TOML --set elmo=3 --set elmo.place=3", "'elmo' is a value, not a table with keys."),
-        ("evaluate gone x", "gone: expected a folder that `torchelmo task train` wrote, found no such folder."),
-        ("evaluate TRAINED gone", "gone: expected a text file, found nothing."),
-        ("predict TRAINED gone --pretokenized", "gone: expected a text file, found nothing."),
-        ("predict TRAINED", "Missing argument 'INPUT'. See torchelmo task predict --help."),
-        ("table gone.toml --out x", "gone.toml: expected a TOML configuration file, found no such file"),
-        ("table TOML", "Missing option '--out'. See torchelmo task table --help."),
+        ("train", ["NAME", "torchelmo task train --help"]),
+        ("train pso", ["'pso'", "Did you mean 'pos'"]),
+        ("train pos", ["--train", "--dev", "--out"]),
+        ("train pos --train a --out b", ["--dev"]),
+        ("train ner --config TOML", ["pos.toml", "'pos'", "'ner'"]),
+        ("train pos --config gone.toml", ["gone.toml"]),
+        ("train pos --config TOML --elmo everywhere", ["--elmo", "everywhere"]),
+        ("train pos --config TOML --resume --overwrite", ["--resume", "--overwrite"]),
+        ("train pos --config TOML --model x", ["--model", "--elmo"]),
+        ("train pos --config TOML --elmo none --layers 1", ["--layers", "--elmo"]),
+        ("train pos --config TOML --lambda 0", ["--lambda", "--elmo"]),
+        ("train pos --config TOML --layer-norm", ["--layer-norm", "--elmo"]),
+        ("train pos --config TOML --elmo-dropout 0", ["--elmo-dropout", "--elmo input"]),
+        ("train pos --config TOML --unfreeze", ["--unfreeze", "--elmo input", "output", "both"]),
+        ("predict TRAINED TOML --question Why?", ["--question", "pos"]),
+        ("train pos --config TOML --seeds 0", ["--seeds"]),
+        ("train pos --config TOML --set optim.lrr=1", ["optim", "'lrr'", "Did you mean 'lr'"]),
+        ("train pos --config TOML --set elmo.palce=1", ["elmo", "'palce'", "Did you mean 'place'"]),
+        ("train pos --config TOML --set model.haed=1", ["model", "'haed'", "Did you mean 'head'"]),
+        ("train pos --config TOML --min-phrase 3", ["data", "'min_phrase'"]),
+        ("train pos --config TOML --train gone", ["gone"]),
+        ("train pos --config TOML --set elmo=3 --set elmo.place=3", ["--set elmo.place=3", "'elmo'"]),
+        ("evaluate gone x", ["gone", "torchelmo task train"]),
+        ("evaluate TRAINED gone", ["gone"]),
+        ("predict TRAINED gone --pretokenized", ["gone"]),
+        ("predict TRAINED", ["INPUT", "torchelmo task predict --help"]),
+        ("table gone.toml --out x", ["gone.toml"]),
+        ("table TOML", ["--out", "torchelmo task table --help"]),
     ],
 )
-def test_a_wrong_call_is_said_in_one_line(call, toml, trained, tmp_path, monkeypatch, arguments, words):
+def test_a_wrong_call_is_said_in_one_line(call, toml, trained, tmp_path, monkeypatch, arguments, facts):
     monkeypatch.chdir(tmp_path)
     places = {"TOML": toml, "TRAINED": trained}
     outcome = call("task", *(places.get(argument, argument) for argument in arguments.split()))
     assert outcome.code == 2
-    assert words in outcome.err.splitlines()[-1]
+    assert re.search(mentions(*facts), outcome.err.splitlines()[-1])
     assert outcome.out == ""
 
 
 def test_a_run_that_cannot_go_on_is_no_wrong_call(call, toml):
     outcome = call("task", "train", "pos", "--config", toml, "--head", "linear", "--set", "optim.lr=1e30")
     assert outcome.code == 1
-    assert outcome.err.splitlines()[-1].startswith("step 2: expected finite numbers, got a loss of ")
+    assert re.search(mentions("step 2", "loss", "optim.lr", "1e+30"), outcome.err.splitlines()[-1])
 
 
 def test_evaluate_for_people_and_for_programs(call, trained, data):
     outcome = call("task", "evaluate", trained, data / "dev.conllu")
     assert outcome.code == 0, outcome.err
-    assert outcome.out.startswith("tag   precision  recall      F1    gold   found\n")
-    told = re.search(r"dev.conllu: 12 examples: accuracy (\d+\.\d\d), sentences \d+\.\d\d\n$", outcome.out)
+    head, *_, last = outcome.out.splitlines()
+    assert {"precision", "recall", "F1"} <= set(head.split())
+    assert re.search(mentions(data / "dev.conllu", "12 examples"), last)
+    told = re.search(r"\baccuracy\D*(\d+\.\d\d)\b(?=.*\bsentences\D*\d+\.\d\d)", last)
     outcome = call("task", "evaluate", trained, data / "dev.conllu", "--json")
     found = json.loads(outcome.out)
     assert found["examples"] == 12

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from facts import mentions
 from tiny_runs import sentences, tiny_config, write_data
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -36,9 +37,9 @@ def toml(tmp_path):
 def test_pretrain_trains_and_says_so(call, toml, tmp_path):
     outcome = call("pretrain", toml, "--set", "steps=8")
     assert outcome.code == 0, outcome.err
-    assert re.search(r"finished after step 8, best held-out perplexity \d+\.\d\d after step 8", outcome.out)
+    assert re.search(r"(?=.*\bstep 8\b)(?=.*\bperplexity\D*\d+\.\d\d\b)", outcome.out)
     steps = re.findall(
-        r"^step (\d)/8  [\d,]+ tokens/s  loss \d\.\d+  forward [\d.]+  backward [\d.]+  lr \S+  \S+ left",
+        r"^step (\d)/8\b(?=.*\d tokens/s)(?=.*\bloss \d\.\d+)(?=.*\bforward \d)(?=.*\bbackward \d)(?=.*\blr \S+)",
         outcome.err,
         re.M,
     )
@@ -46,7 +47,7 @@ def test_pretrain_trains_and_says_so(call, toml, tmp_path):
     assert torchelmo.load(tmp_path / "run").config.cell_dim == 8
     again = call("pretrain", toml, "--set", "steps=8", "--resume")
     assert again.code == 0
-    assert "finished after step 8" in again.out
+    assert re.search(r"\bstep 8\b", again.out)
 
 
 def test_a_taken_out_is_an_error_that_names_the_ways_on(call, toml):
@@ -58,13 +59,13 @@ def test_a_taken_out_is_an_error_that_names_the_ways_on(call, toml):
     assert call("pretrain", toml, "--overwrite").code == 0
     both = call("pretrain", toml, "--overwrite", "--resume")
     assert both.code == 2
-    assert "Expected --resume, which goes on with the run in out, or --overwrite, which replaces it; got" in both.err
+    assert re.search(mentions("--resume", "--overwrite"), both.err)
 
 
 def test_a_wrong_setting_is_a_wrong_call(call, toml):
     outcome = call("pretrain", toml, "--set", "optim.lrr=1")
     assert outcome.code == 2
-    assert "Did you mean 'lr'?" in outcome.err
+    assert re.search(mentions("'lrr'", "Did you mean 'lr'"), outcome.err)
 
 
 def test_plan_prints_and_leaves_nothing(call, toml, tmp_path):
@@ -86,8 +87,8 @@ def test_a_signal_ends_the_run_with_all_saved(start, toml, tmp_path, number, cod
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == code, err
-    step = int(re.search(r"Stopped after step (\d+); all is saved\. Go on with: torchelmo pretrain ", out)[1])
-    assert out.rstrip().endswith("--set steps=1000000 --set checkpoint_every=1h --resume")
+    step = int(re.search(r"\bstep (\d+)\b", out)[1])
+    assert re.search(r"\btorchelmo pretrain .*--set steps=1000000 --set checkpoint_every=1h --resume\b", out)
     assert checkpoints(tmp_path / "run")[-1].name == f"step-{step:08d}"
 
 
@@ -102,7 +103,7 @@ def fine_tuning(call, toml, folder):
 def test_fine_tune_tells_the_perplexity_before_and_after(call, toml, tmp_path):
     outcome = call(*fine_tuning(call, toml, tmp_path))
     assert outcome.code == 0, outcome.err
-    before, after = re.findall(r"held-out perplexity (?:before|after): ([\d.]+)", outcome.out)
+    before, after = re.findall(r"\bperplexity\D*(\d+\.\d+)", outcome.out)
     assert float(after) < float(before)
     assert torchelmo.load(tmp_path / "tuned").vocabulary == torchelmo.load(tmp_path / "run").vocabulary
 
@@ -115,7 +116,7 @@ def test_a_fine_tuning_that_is_stopped_leaves_its_best_model(call, toml, tmp_pat
     finally:
         handle.remove()
     assert outcome.code == 143, outcome.err
-    assert outcome.out.endswith(", stopped early\n")
+    assert re.search(mentions(tmp_path / "tuned", "step "), outcome.out.splitlines()[-1])
     assert torchelmo.load(tmp_path / "tuned").vocabulary == torchelmo.load(tmp_path / "run").vocabulary
 
 
