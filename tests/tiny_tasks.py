@@ -30,8 +30,8 @@ def tagged(n: int, seed: int = 1) -> list[Tagged]:
 
 def write_pos(folder: Path, n: int = 20) -> Path:
     """train.conllu and dev.conllu."""
-    pos.data.write(folder / "train.conllu", tagged(n), PosData())
-    pos.data.write(folder / "dev.conllu", tagged(12, seed=2), PosData())
+    pos.write(folder / "train.conllu", tagged(n), PosData())
+    pos.write(folder / "dev.conllu", tagged(12, seed=2), PosData())
     return folder
 
 
@@ -39,7 +39,7 @@ def write_ner(folder: Path, n: int = 20) -> Path:
     """train.conll and dev.conll, where every name is a person."""
     for name, sentences in (("train", tagged(n)), ("dev", tagged(12, seed=2))):
         named = [Tagged(s.tokens, ["B-PER" if tag == "NAME" else "O" for tag in s.tags or []]) for s in sentences]
-        ner.data.write(folder / f"{name}.conll", named)
+        ner.write(folder / f"{name}.conll", named)
     return folder
 
 
