@@ -4,7 +4,6 @@ import pytest
 from facts import mentions
 
 from torchelmo import BiLMConfig
-from torchelmo.bilm.softmax import AdaptiveSoftmax
 from torchelmo.config import build_config
 from torchelmo.errors import ConfigError
 
@@ -31,9 +30,6 @@ from torchelmo.errors import ConfigError
         ({"n_words": 5}, ["n_words", 5, "input", "'words'"]),
         ({"input": "words"}, ["input", "'words'", "n_words"]),
         ({"input": "words", "n_words": 4, "softmax_words": 6}, ["softmax_words", 4, 0, 6]),
-        ({"softmax_words": 9, "softmax_cutoffs": (5, 2)}, ["softmax_cutoffs", [5, 2]]),
-        ({"softmax_words": 9, "softmax_cutoffs": (0, 2)}, ["softmax_cutoffs", [0, 2]]),
-        ({"softmax_cutoffs": (2,)}, ["softmax_cutoffs", "softmax_words", "tied_softmax"]),
         ({"tied_softmax": True}, ["tied_softmax", "input", "'words'", "softmax_words", "n_words"]),
         (
             {"input": "words", "n_words": 5, "softmax_words": 4, "tied_softmax": True},
@@ -60,8 +56,3 @@ def test_widths():
     one = BiLMConfig(direction="backward")
     assert one.dim == 512
     assert one.directions == ("backward",)
-
-
-def test_cutoffs_beyond_the_words():
-    with pytest.raises(ConfigError, match=mentions("softmax_cutoffs", "softmax_words", 5, [5])):
-        AdaptiveSoftmax(5, 4, [5])

@@ -206,12 +206,3 @@ def test_the_words_of_a_model_that_was_there_before_go_with_it(tmp_path, tiny_bi
     (tmp_path / "vocab.txt").write_text("<S>\n</S>\n<UNK>\n")
     torchelmo.save_official(tiny_bilm, tmp_path / "options.json", tmp_path / "weights.hdf5")
     assert torchelmo.load(tmp_path).vocabulary is None
-
-
-def test_an_adaptive_softmax_is_left_out_with_a_word(tmp_path, caplog):
-    config = BiLMConfig(
-        filters=((1, 2),), n_highway=0, projection_dim=4, cell_dim=6, softmax_words=20, softmax_cutoffs=(8,)
-    )
-    torchelmo.save_official(BiLM(config), tmp_path / "options.json", tmp_path / "weights.hdf5")
-    assert re.search(mentions("weights.hdf5", "adaptive softmax"), caplog.text)
-    assert torchelmo.load(tmp_path).softmax is None

@@ -3,17 +3,17 @@
 import pytest
 import torch
 
-from torchelmo.bilm.softmax import AdaptiveSoftmax, Softmax
+from torchelmo.bilm.softmax import Softmax
 
 
-@pytest.mark.parametrize("softmax", [Softmax(9, 4), AdaptiveSoftmax(9, 4, [3]), AdaptiveSoftmax(9, 4, [2, 5])])
+@pytest.mark.parametrize("softmax", [Softmax(9, 4)])
 def test_probabilities_of_all_words(softmax):
     probabilities = softmax(torch.randn(2, 3, 4)).exp()
     assert probabilities.shape == (2, 3, 9)
     torch.testing.assert_close(probabilities.sum(dim=-1), torch.ones(2, 3))
 
 
-@pytest.mark.parametrize("softmax", [Softmax(5, 4), AdaptiveSoftmax(5, 4, [2])])
+@pytest.mark.parametrize("softmax", [Softmax(5, 4)])
 def test_starting_from_counts_predicts_frequencies(softmax):
     softmax.start_from_counts(torch.tensor([50, 30, 10, 10, 0]))
     found = softmax(torch.zeros(4)).exp()

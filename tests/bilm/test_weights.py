@@ -26,7 +26,6 @@ KINDS = {
     "no clips": {**SHAPE, "cell_clip": None, "projection_clip": None},
     "more characters": {**SHAPE, "n_characters": 300},
     "softmax": {**SHAPE, "softmax_words": len(WORDS)},
-    "adaptive softmax": {**SHAPE, "softmax_words": len(WORDS), "softmax_cutoffs": (3, 5)},
     "words": WORD_INPUT,
     "words with softmax": {**WORD_INPUT, "softmax_words": len(WORDS)},
     "words with tied softmax": {**WORD_INPUT, "softmax_words": len(WORDS), "tied_softmax": True},

@@ -46,8 +46,6 @@ VARIANTS = {
     "halving": {"optim": {"lr": 0.4, "halve_after": 1}},
     "patience": {"patience": 2, "optim": {"lr": 0.4}, "epochs": 9},
     "rate": {"optim": {"name": "adadelta", "lr": 1.0, "warmup": 0.2, "decay": "linear"}},
-    "momentum": {"optim": {"name": "sgd", "lr": 0.1, "momentum": 0.9}},
-    "sgd": {"optim": {"name": "sgd", "lr": 0.1}},
     "elmo": {"elmo": {"place": "both"}},
     "unfrozen": {"elmo": {"place": "input", "unfreeze": True}, "epochs": 3},
     "little room": {"elmo": {"place": "input", "memory_mb": 0.004, "disk_mb": 0.006}},

@@ -36,7 +36,6 @@ class BiLMConfig:
     direction: Literal["both", "forward", "backward"] = "both"
     softmax_words: int = 0  # vocabulary of the language model's softmax; 0 where there is none
     tied_softmax: bool = False  # a word-input model may use its embedding as the softmax weights
-    softmax_cutoffs: tuple[int, ...] = ()  # of an adaptive softmax: the first word of each cluster of rarer words
 
     def __post_init__(self) -> None:
         for name in ("char_dim", "projection_dim", "cell_dim", "n_layers"):
@@ -64,11 +63,6 @@ class BiLMConfig:
                 f"softmax_words: a model that reads {self.n_words} words has a softmax over the same, or none (0); "
                 f"got {self.softmax_words}."
             )
-        cutoffs = self.softmax_cutoffs
-        if list(cutoffs) != sorted(set(cutoffs)) or (cutoffs and cutoffs[0] < 1):
-            raise ConfigError(f"softmax_cutoffs must be positive and rise, got {list(cutoffs)}.")
-        if cutoffs and (self.tied_softmax or not self.softmax_words):
-            raise ConfigError("softmax_cutoffs needs softmax_words, and cannot be joined with tied_softmax.")
 
     def _check_characters(self) -> None:
         if self.n_words:

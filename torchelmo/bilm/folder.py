@@ -27,6 +27,8 @@ class ModelCard(NamedTuple):
     vocabulary: Vocabulary | None
     origin: str  # where the weights came from
     official_options: dict[str, Any] | None  # options.json as it was read, to be written back
+    lang: str | None = None  # language of the training text, whose rules split it into tokens; None if not known
+    pretokenized: bool = False  # the training text was already split into tokens
 
 
 def read_card(folder: str | Path) -> ModelCard:
@@ -43,9 +45,18 @@ def read_card(folder: str | Path) -> ModelCard:
     options = card.get("official_options")
     if options is not None and not isinstance(options, dict):
         raise ConfigError(f"{path}: official_options: expected an object, found {options!r:.60}.")
-    config = build_config(BiLMConfig, card["model"], where=str(path))
+    lang, pretokenized = card.get("lang"), card.get("pretokenized", False)
+    if not (lang is None or isinstance(lang, str)) or not isinstance(pretokenized, bool):
+        raise ConfigError(
+            f"{path}: expected lang, a language code or null, and pretokenized, true or false; "
+            f"found {lang!r:.60} and {pretokenized!r:.60}."
+        )
+    model = dict(card["model"])
+    if not model.get("softmax_cutoffs"):
+        model.pop("softmax_cutoffs", None)  # older folders name this setting, which no longer exists
+    config = build_config(BiLMConfig, model, where=str(path))
     words = Vocabulary.read(folder / "vocab.txt") if (folder / "vocab.txt").exists() else None
-    return ModelCard(config, words, str(card.get("origin") or folder), options)
+    return ModelCard(config, words, str(card.get("origin") or folder), options, lang, pretokenized)
 
 
 def read_weights(folder: str | Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
@@ -68,6 +79,8 @@ def write_folder(
         "model": config_to_dict(card.config),
         "origin": card.origin,
         "official_options": card.official_options,
+        "lang": card.lang,
+        "pretokenized": card.pretokenized,
     }
     # The files are renamed in reverse order: config.json, which marks a model folder, comes last.
     with contextlib.ExitStack() as files:

@@ -21,7 +21,7 @@ from torchelmo.bilm.fast.inference import PackedBiLM
 from torchelmo.bilm.fast.products import Precision
 from torchelmo.bilm.folder import ModelCard, write_folder
 from torchelmo.bilm.lstm import LSTMState, ProjectedLSTM
-from torchelmo.bilm.softmax import AdaptiveSoftmax, Softmax
+from torchelmo.bilm.softmax import Softmax
 from torchelmo.config import config_to_dict
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.text.characters import CharacterEncoder
@@ -53,16 +53,16 @@ class BiLM(nn.Module):
         self.vocabulary = vocabulary
         self.origin = "random weights"  # where the weights came from, for people
         self.official_options: dict[str, Any] | None = None  # options.json as it was read, to be written back
+        self.lang: str | None = None  # language of the training text, whose rules split it into tokens
+        self.pretokenized = False  # the training text was already split into tokens
         self.encoder: CharCNN | WordEmbedding = (
             CharCNN(config) if config.input == "characters" else WordEmbedding(config)
         )
         for direction in config.directions:
             lstms = nn.ModuleList(_build_lstm(config, direction) for _ in range(config.n_layers))
             self.add_module(f"{direction}_lstms", lstms)
-        self.softmax: Softmax | AdaptiveSoftmax | None = None
-        if config.softmax_cutoffs:
-            self.softmax = AdaptiveSoftmax(config.softmax_words, config.projection_dim, config.softmax_cutoffs)
-        elif config.softmax_words:
+        self.softmax: Softmax | None = None
+        if config.softmax_words:
             tied = self.encoder.embedding if config.tied_softmax else None
             self.softmax = Softmax(config.softmax_words, config.projection_dim, tied)
         self._fast: dict[str, tuple[WeightsKey, Any]] = {}  # what the fast paths made of the weights
@@ -264,7 +264,7 @@ class BiLM(nn.Module):
 
     def save(self, folder: str | Path, dtype: torch.dtype | None = None) -> None:
         """Write a model folder: config.json + model.safetensors (+ vocab.txt). `dtype` may be float16."""
-        card = ModelCard(self.config, self.vocabulary, self.origin, self.official_options)
+        card = ModelCard(self.config, self.vocabulary, self.origin, self.official_options, self.lang, self.pretokenized)
         write_folder(folder, card, self.own_tensors(), dtype=dtype)
 
     def own_tensors(self) -> dict[str, Tensor]:

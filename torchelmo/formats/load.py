@@ -62,6 +62,7 @@ def build_folder(folder: str | Path) -> BiLM:
     card = read_card(folder)
     bilm = BiLM(card.config, card.vocabulary)
     bilm.origin, bilm.official_options = card.origin, card.official_options
+    bilm.lang, bilm.pretokenized = card.lang, card.pretokenized
     return bilm
 
 

@@ -1,6 +1,5 @@
 """The official files, options.json + weights.hdf5, read and written without loss."""
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -17,7 +16,6 @@ from torchelmo.formats.hdf5 import Datasets, list_datasets, open_hdf5, read_data
 from torchelmo.runtime import give_back_freed_memory
 from torchelmo.text.vocabulary import Vocabulary
 
-log = logging.getLogger(__name__)
 OFFICIAL_N_CHARACTERS = 262
 
 
@@ -61,8 +59,6 @@ def save_official(bilm: BiLM, options: str | Path, weights: str | Path) -> None:
             f"The official format has at most {OFFICIAL_N_CHARACTERS + 1} characters, this model has "
             f"{bilm.config.n_characters}: save a model folder instead."
         )
-    if bilm.config.softmax_cutoffs:
-        log.warning("%s: the official format has no place for an adaptive softmax, which is left out.", weights)
     ours = bilm.own_tensors()
     with atomic_write(weights) as temporary, create_hdf5(temporary) as file:
         for dataset in official_layout(bilm.config):
@@ -95,7 +91,7 @@ def official_layout(config: BiLMConfig) -> Iterator[Dataset]:
             )
             yield _same(f"{theirs}/B", (4 * cell,), f"{ours}.bias")
             yield _same(f"{theirs}/W_P_0", (cell, projection), f"{ours}.projection")
-    if config.softmax_words and not config.softmax_cutoffs:
+    if config.softmax_words:
         # Not in the released files, and ignored by their readers: kept so that nothing is lost.
         if not config.tied_softmax:
             yield _same("softmax/W", (config.softmax_words, projection), "softmax.weight")

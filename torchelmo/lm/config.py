@@ -34,12 +34,10 @@ class PretrainConfig:
     seed: int = 1
     batch_size: int = 128  # rows of the stream, over all ranks
     unroll: int = 20  # tokens per window: gradients end there, the LSTM state goes on
-    accumulate: int = 1  # windows per step
     reset_state: bool = False  # rows whose window begins with a sentence begin it from zero, as `embed` does
     dropout: float = 0.1
-    loss: Literal["sampled", "full", "adaptive"] = "sampled"
+    loss: Literal["sampled", "full"] = "sampled"
     negatives: int = 8192  # per window, shared by all its tokens
-    proposal: Literal["log-uniform", "unigram"] = "log-uniform"
     loss_scale: float = 1.0  # the published program trained on loss × unroll
     unigram_bias: bool = False  # start the softmax bias from the log frequency of each word
     clip: float = 10.0  # largest norm of the whole gradient; 0 for no limit
@@ -76,7 +74,6 @@ class PretrainConfig:
             "keep",
             "batch_size",
             "unroll",
-            "accumulate",
             "negatives",
             "log_every",
             "evaluate_tokens",
@@ -95,11 +92,6 @@ class PretrainConfig:
         Every.parse("evaluate_every", self.evaluate_every)
         if self.init is not None and self.model:
             raise ConfigError("leave out [model] where init is given: the shape is that of the model it names.")
-        if self.init is None and (self.loss == "adaptive") != bool(self.model.get("softmax_cutoffs")):
-            raise ConfigError(
-                "loss = 'adaptive' and model.softmax_cutoffs (such as [2000, 10000]) belong together; "
-                f"got loss = {self.loss!r} and softmax_cutoffs = {self.model.get('softmax_cutoffs')}."
-            )
         self.model_config(_MANY)  # a wrong key in [model] is an error now, not after the data was read
 
     def model_config(self, n_words: int) -> BiLMConfig:

@@ -106,7 +106,7 @@ def _train_on(card: Card, bilm: BiLM, start: str, out: Path, settings: Sequence[
             "Use a larger --heldout, or a file."
         )
     few = card["vocabulary"] <= _FULL_SOFTMAX
-    settings = [f"loss={'adaptive' if bilm.config.softmax_cutoffs else 'full' if few else 'sampled'}", *settings]
+    settings = [f"loss={'full' if few else 'sampled'}", *settings]
     if not bilm.config.softmax_words:
         log.info("the model has no softmax: a new one over %d words is trained first", card["vocabulary"])
         only = ["trained=softmax", f"optim.lr={_NEW_SOFTMAX_LR}", *settings]
@@ -139,7 +139,7 @@ def _config(start: str, data: Path, out: Path, settings: Sequence[str], corpus: 
     config = build_config(PretrainConfig, plain, where="fine-tune")
     if corpus is None or "evaluate_every" in plain:
         return config
-    epoch = (corpus.n_tokens + corpus.n_sentences) / (config.batch_size * config.unroll * config.accumulate)
+    epoch = (corpus.n_tokens + corpus.n_sentences) / (config.batch_size * config.unroll)
     return replace(config, evaluate_every=max(1, round(epoch / _LOOKS_PER_EPOCH)))
 
 

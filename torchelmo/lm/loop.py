@@ -101,12 +101,12 @@ class Meter:
         self._steps += 1
         self._work += time.perf_counter() - self._began
 
-    def add(self, outputs: list[ObjectiveOutput], *, stop_asked: bool) -> float:
-        """Count the losses of the windows of a step; returns their mean."""
-        world, n = self.run.world, len(outputs)
+    def add(self, output: ObjectiveOutput, *, stop_asked: bool) -> float:
+        """Count the losses of a step; return their mean over the directions."""
+        world = self.run.world
         clock = self.first_second + time.perf_counter() - self._start if world.rank == 0 else 0.0
         forward, backward = (
-            sum(float(loss) for output in outputs if (loss := getattr(output, direction)) is not None) / n
+            0.0 if (loss := getattr(output, direction)) is None else float(loss)
             for direction in ("forward", "backward")
         )
         asked, self.seconds, forward, backward = world.total([float(stop_asked), clock, forward, backward])
@@ -179,20 +179,14 @@ def train(run: Run, stop: Stop | None = None) -> Iterator[Report]:
             lr = run.learning_rate(step, meter.seconds)
             set_learning_rate(optimizer, lr)
 
-            outputs, batches, drawn = [], [], []
-            for i in range(config.accumulate):
-                batch, negatives = run.next_batch(), run.draw(step, i)
-                with run.averaging(last=i == config.accumulate - 1):
-                    output = run.objective(batch, run.state_before(batch), negatives)
-                    (output.loss * (config.loss_scale / config.accumulate)).backward()
-                run.state = output.state
-                outputs.append(output)
-                batches.append(batch)
-                drawn.append(negatives)
-            run.average_softmax(batches, drawn)
+            batch, negatives = run.next_batch(), run.draw(step)
+            output = run.objective(batch, run.state_before(batch), negatives)
+            (output.loss * config.loss_scale).backward()
+            run.state = output.state
+            run.average_softmax(batch, negatives)
 
             norm = clip_gradients(run.parameters, config.clip)
-            loss = meter.add(outputs, stop_asked=stop.asked)
+            loss = meter.add(output, stop_asked=stop.asked)
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 raise TrainingError(_explain_not_finite(run, step, loss, norm))
             optimizer.step()
@@ -286,7 +280,7 @@ def make_plan(config: PretrainConfig, world: World, *, seconds: float = 5.0, mos
         tokens_per_step=run.tokens_per_step,
         n_steps=n_steps,
         tokens=n_steps * run.tokens_per_step,
-        epochs=n_steps * config.accumulate / run.stream.windows_per_epoch,
+        epochs=n_steps / run.stream.windows_per_epoch,
         tokens_per_second=speed,
         memory=peak_memory(world.device),
         checkpoint=sum(tensor.numel() * tensor.element_size() for tensor in tensors),

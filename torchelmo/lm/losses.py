@@ -1,14 +1,14 @@
 """What training minimises: −½ (log p(→) + log p(←)) per token, one softmax for both directions."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from torchelmo.bilm.fast.training import run_training
 from torchelmo.bilm.model import BiLM, BiLMState
-from torchelmo.bilm.softmax import AdaptiveSoftmax, Cluster, Softmax
+from torchelmo.bilm.softmax import Softmax
 from torchelmo.errors import ConfigError, InputError
 
 
@@ -151,25 +151,12 @@ class Negatives(NamedTuple):
 
 
 class Sampler:
-    """Draws negatives by rank ("log-uniform", for words by falling frequency) or by counts ("unigram")."""
+    """Draw negatives by rank, log-uniformly; words are numbered by falling frequency."""
 
-    def __init__(
-        self,
-        n_words: int,
-        n_samples: int,
-        *,
-        proposal: Literal["log-uniform", "unigram"] = "log-uniform",
-        counts: Tensor | None = None,
-    ) -> None:
+    def __init__(self, n_words: int, n_samples: int) -> None:
         if n_words < 1 or n_samples < 1:
             raise ConfigError(f"Sampler: expected at least one word and one draw, got {n_words} and {n_samples}.")
-        if proposal == "unigram":
-            if counts is None or len(counts) != n_words:
-                found = "none" if counts is None else len(counts)
-                raise ConfigError(f"Sampler: 'unigram' needs the counts of all {n_words} words, got {found}.")
-            weights = counts.double().cpu().clamp_min(1.0)  # a word with no count must still be drawn at times
-        else:
-            weights = torch.log1p(1.0 / torch.arange(1, n_words + 1, dtype=torch.float64))
+        weights = torch.log1p(1.0 / torch.arange(1, n_words + 1, dtype=torch.float64))
         share = weights / weights.sum()
         self.n_words, self.n_samples = n_words, n_samples
         self._upto = share.cumsum(0)
@@ -185,19 +172,8 @@ class Sampler:
         return Negatives(words, self._log_inclusion[words].float())
 
 
-def check_softmax(loss: str, softmax: nn.Module | None) -> None:
-    """A loss is of one kind of softmax; an error that says which, if it is not this one's."""
-    kind, what = (AdaptiveSoftmax, "with") if loss == "adaptive" else (Softmax, "without")
-    if not isinstance(softmax, kind):
-        raise ConfigError(
-            f"The {loss} loss needs another softmax: expected one {what} softmax_cutoffs, got a model with "
-            f"{type(softmax).__name__}. Change loss, or the model."
-        )
-
-
 def sampled_loss(softmax: Softmax, hidden: Tensor, targets: Tensor, negatives: Negatives | None) -> Tensor:
     """Only the rows of `touched_rows` get a gradient; it is dense all the same, as fused optimisers need it."""
-    check_softmax("sampled", softmax)
     if negatives is None:
         raise InputError("sampled_loss: expected negatives, got None. Draw them with Sampler.draw.")
     return _total(softmax, hidden, targets, negatives) / max(1, len(targets))
@@ -205,24 +181,7 @@ def sampled_loss(softmax: Softmax, hidden: Tensor, targets: Tensor, negatives: N
 
 def full_loss(softmax: Softmax, hidden: Tensor, targets: Tensor, negatives: Negatives | None = None) -> Tensor:
     """Exact, over all words."""
-    check_softmax("full", softmax)
     return _total(softmax, hidden, targets) / max(1, len(targets))
-
-
-def adaptive_loss(
-    softmax: AdaptiveSoftmax, hidden: Tensor, targets: Tensor, negatives: Negatives | None = None
-) -> Tensor:
-    """Exact: all tokens through the head, each token of a rarer word through the cluster of that word."""
-    check_softmax("adaptive", softmax)
-    bounds, targets = softmax.bounds, targets.contiguous()
-    of_cluster = torch.bucketize(targets, torch.tensor(bounds[:-1], device=targets.device), right=True)
-    in_head = torch.where(of_cluster == 0, targets, bounds[0] + of_cluster - 1)
-    total: Tensor = _total(softmax.head, hidden, in_head)
-    for k, cluster in enumerate(softmax.clusters):
-        assert isinstance(cluster, Cluster)
-        places = (of_cluster == k + 1).nonzero().squeeze(1)  # maybe none: the cluster still gets a gradient, of 0
-        total = total + _total(cluster.softmax, cluster.projection(hidden[places]), targets[places] - bounds[k])
-    return total / max(1, len(targets))
 
 
 def touched_rows(targets: Tensor, negatives: Negatives) -> Tensor:
@@ -232,7 +191,7 @@ def touched_rows(targets: Tensor, negatives: Negatives) -> Tensor:
 
 
 Loss = Callable[[Any, Tensor, Tensor, Negatives | None], Tensor]
-LOSSES: dict[str, Loss] = {"sampled": sampled_loss, "full": full_loss, "adaptive": adaptive_loss}
+LOSSES: dict[str, Loss] = {"sampled": sampled_loss, "full": full_loss}
 
 
 def _total(softmax: Softmax, hidden: Tensor, targets: Tensor, negatives: Negatives | None = None) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchelmo.bilm.model import BiLM
-from torchelmo.bilm.softmax import AdaptiveSoftmax, Softmax
+from torchelmo.bilm.softmax import Softmax
 from torchelmo.elmo import check_tokens, token_ids
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.text.batching import batches_by_length, windows
@@ -56,7 +56,7 @@ def contexts(
     return runs[state](bilm, _checked(sentences), batch_tokens)
 
 
-def language_model(bilm: BiLM) -> tuple[Softmax | AdaptiveSoftmax, Vocabulary]:
+def language_model(bilm: BiLM) -> tuple[Softmax, Vocabulary]:
     """The softmax and its words; an error that says what to do for models without."""
     if bilm.softmax is None:
         raise InputError(
@@ -94,9 +94,7 @@ def scores(
             yield Scores(sentence, (some[1:-1] != vocabulary.unknown_id).numpy(), forward, backward)
 
 
-def _target_log_probabilities(
-    softmax: Softmax | AdaptiveSoftmax, vectors: Tensor, targets: Tensor, rows: int
-) -> Tensor:
+def _target_log_probabilities(softmax: Softmax, vectors: Tensor, targets: Tensor, rows: int) -> Tensor:
     pieces = zip(vectors.split(rows), targets.split(rows))
     found = [softmax(some).gather(-1, wanted.unsqueeze(-1)).squeeze(-1) for some, wanted in pieces]
     return torch.cat(found).double().cpu()

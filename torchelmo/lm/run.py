@@ -1,6 +1,5 @@
 """A training run put together: data, model, optimiser, and where it stands. `loop.train` moves it on."""
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -13,18 +12,16 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from torchelmo.bilm.config import BiLMConfig
 from torchelmo.bilm.model import BiLM, BiLMState
-from torchelmo.bilm.softmax import Softmax
 from torchelmo.config import build_config, config_to_dict
 from torchelmo.errors import ConfigError, OutputExistsError
 from torchelmo.files import explaining
 from torchelmo.formats.load import build_folder, load
 from torchelmo.lm.config import PretrainConfig, first_difference
 from torchelmo.lm.corpus import BEGIN_ID, Corpus
-from torchelmo.lm.losses import LOSSES, Batch, Negatives, Objective, Sampler, check_softmax, touched_rows
+from torchelmo.lm.losses import LOSSES, Batch, Negatives, Objective, Sampler, touched_rows
 from torchelmo.lm.stream import Stream, Window
 from torchelmo.runs import checkpoint as files
 from torchelmo.runs.checkpoint import Checkpoint, Progress
@@ -110,7 +107,6 @@ class Run:
         self.windows: Iterator[Window] = iter(self.stream)
         bilm = build_model(config, self.corpus) if saved is None else build_folder(saved)
         self.bilm = bilm.to(world.device)
-        check_softmax(config.loss, self.bilm.softmax)
         trained = {
             name: parameter
             for name, parameter in self.bilm.named_parameters()
@@ -122,10 +118,9 @@ class Run:
         self.optimizer = build_optimizer(config.optim, self.parameters)
         self.sampler: Sampler | None = None
         if config.loss == "sampled":
-            counts = torch.from_numpy(self.corpus.target_counts)
-            self.sampler = Sampler(len(counts), config.negatives, proposal=config.proposal, counts=counts)
+            self.sampler = Sampler(len(self.corpus.vocabulary), config.negatives)
         self.apart: list[nn.Parameter] = []  # the parameters whose touched rows alone travel between ranks
-        if self.sampler is not None and isinstance(self.bilm.softmax, Softmax):
+        if self.sampler is not None and self.bilm.softmax is not None:
             self.apart = [self.bilm.softmax.weight, self.bilm.softmax.bias]
         self.objective = parallel(
             Objective(
@@ -145,7 +140,7 @@ class Run:
     def n_steps(self) -> int | None:
         """The last step of the run; None where the clock decides."""
         if self.config.epochs is not None:
-            return max(1, math.ceil(self.config.epochs * self.stream.windows_per_epoch / self.config.accumulate))
+            return max(1, math.ceil(self.config.epochs * self.stream.windows_per_epoch))
         return self.config.steps
 
     @property
@@ -155,7 +150,7 @@ class Run:
 
     @property
     def tokens_per_step(self) -> int:
-        return self.stream.tokens_per_window * self.config.accumulate
+        return self.stream.tokens_per_window
 
     def share_done(self, step: int, seconds: float) -> float:
         """Of the whole run, after `step` steps and `seconds` of training."""
@@ -202,37 +197,25 @@ class Run:
         begins = batch.begins.view(1, 1, -1, 1)
         return BiLMState(*(part.masked_fill(begins, 0.0) for part in self.state))
 
-    def draw(self, step: int, window: int) -> Negatives | None:
-        """The negatives of a window: the same on all ranks, and again the same in a resumed run.
+    def draw(self, step: int) -> Negatives | None:
+        """The negatives of a step: the same on all ranks, and again the same in a resumed run.
 
         Dropout's random numbers are set on their way, too, but differ between the ranks.
         """
         if self.config.dropout:
-            torch.manual_seed(step_seed(self.config.seed, step, window, f"rank {self.world.rank}"))
+            torch.manual_seed(step_seed(self.config.seed, step, 0, f"rank {self.world.rank}"))
         if self.sampler is None:
             return None
-        generator = torch.Generator().manual_seed(step_seed(self.config.seed, step, window, "negatives"))
+        generator = torch.Generator().manual_seed(step_seed(self.config.seed, step, 0, "negatives"))
         return self.sampler.draw(generator)
 
-    @contextlib.contextmanager
-    def averaging(self, *, last: bool) -> Iterator[None]:
-        """Gradients go between the ranks with the last window of a step only."""
-        with contextlib.ExitStack() as stack:
-            if isinstance(self.objective, DistributedDataParallel) and not last:
-                stack.enter_context(self.objective.no_sync())
-            yield
-
-    def average_softmax(self, batches: list[Batch], drawn: list[Negatives | None]) -> None:
+    def average_softmax(self, batch: Batch, negatives: Negatives | None) -> None:
         """Average the rows of the softmax gradient that any rank touched in this step."""
-        if self.world.size == 1 or not self.apart:
+        if self.world.size == 1 or negatives is None:
             return
-        rows = [
-            touched_rows(self.world.gather(batch.targets(), dim=0), negatives)
-            for batch, negatives in zip(batches, drawn)
-            if negatives is not None
-        ]
+        rows = [touched_rows(self.world.gather(batch.targets(), dim=0), negatives)]
         if self.bilm.config.tied_softmax:
-            rows += [self.world.gather(batch.inputs() - 1, dim=0) for batch in batches]
+            rows.append(self.world.gather(batch.inputs() - 1, dim=0))
         touched = torch.unique(torch.cat(rows))
         for parameter in self.apart:
             self.world.average_rows(parameter.grad, touched)

@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from torchelmo.errors import ConfigError
 
-OptimName: TypeAlias = Literal["adagrad", "adam", "adamw", "adadelta", "sgd"]
-DEFAULT_RATES = {"adagrad": 0.2, "adam": 0.004, "adamw": 0.004, "adadelta": 1.0, "sgd": 0.1}
+OptimName: TypeAlias = Literal["adagrad", "adam", "adamw", "adadelta"]
+DEFAULT_RATES = {"adagrad": 0.2, "adam": 0.004, "adamw": 0.004, "adadelta": 1.0}
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -20,7 +20,6 @@ class OptimConfig:
     betas: tuple[float, float] = (0.9, 0.99)  # adam and adamw
     eps: float = 1e-8  # adam, adamw and adadelta
     rho: float = 0.95  # adadelta
-    momentum: float = 0.0  # sgd
     weight_decay: float = 0.0
     initial_accumulator: float = 1.0  # adagrad
     warmup: float = 0.0  # below 1 a share of the run, from 1 on a number of steps
@@ -38,9 +37,8 @@ class OptimConfig:
             raise ConfigError(f"hold is a share of the run and must be at least 0 and below 1, got {self.hold}.")
         if self.final > 1:
             raise ConfigError(f"final is a share of lr and must be at most 1, got {self.final}.")
-        for name in ("rho", "momentum"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}.")
+        if not 0 <= self.rho < 1:
+            raise ConfigError(f"rho must be at least 0 and below 1, got {self.rho}.")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError(f"betas must be at least 0 and below 1, got {list(self.betas)}.")
 

@@ -23,8 +23,6 @@ def build_optimizer(config: OptimConfig, parameters: list[nn.Parameter]) -> torc
             optimizer = torch.optim.Adagrad(parameters, initial_accumulator_value=start, fused=on_cpu, **shared)
         case "adadelta":
             optimizer = torch.optim.Adadelta(parameters, rho=config.rho, eps=config.eps, **shared)
-        case "sgd":
-            optimizer = torch.optim.SGD(parameters, momentum=config.momentum, fused=True, **shared)
         case _:
             adam = torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam
             optimizer = adam(parameters, betas=config.betas, eps=config.eps, fused=True, **shared)
@@ -62,12 +60,7 @@ def clip_gradients(parameters: list[nn.Parameter], limit: float) -> float:
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dict[str, Tensor]:
     """The state as "name/what" → tensor; `names` are those of the parameters, in the optimiser's order."""
     state = optimizer.state_dict()["state"]
-    return {
-        f"{names[i]}/{what}": tensor
-        for i, values in state.items()
-        for what, tensor in values.items()
-        if tensor is not None  # such as the momentum of an optimiser without one
-    }
+    return {f"{names[i]}/{what}": tensor for i, values in state.items() for what, tensor in values.items()}
 
 
 def restore_optimizer(
@@ -88,8 +81,7 @@ def restore_optimizer(
         # A tensor of a mapped file may start anywhere; its copy stands where PyTorch would have put it.
         state.setdefault(places[name], {})[what] = tensor.clone()
     missing = [name for name, i in places.items() if i not in state]
-    has_none = isinstance(optimizer, torch.optim.SGD) and not optimizer.defaults["momentum"]
-    if missing and complete and not has_none:
+    if missing and complete:
         raise WeightsError(f"{where}: expected optimiser state of {missing[0]!r}, which is missing.")
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 

@@ -1,7 +1,5 @@
 """Each loss equals what its equation says, in plain NumPy; gradients by finite differences and by expectation."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +8,8 @@ import torch
 from facts import mentions
 from torch import Tensor
 
-import torchelmo
 from torchelmo import BiLM, BiLMConfig
-from torchelmo.bilm.softmax import AdaptiveSoftmax, Softmax
+from torchelmo.bilm.softmax import Softmax
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.lm import losses as cross_entropy
 from torchelmo.lm.losses import LOSSES, Negatives, Sampler, touched_rows
@@ -24,13 +21,6 @@ Array = np.ndarray[Any, Any]
 def full_softmax() -> Softmax:
     softmax = Softmax(N_WORDS, DIM).double()
     torch.nn.init.normal_(softmax.bias)
-    return softmax
-
-
-def adaptive_softmax() -> AdaptiveSoftmax:
-    softmax = AdaptiveSoftmax(N_WORDS, DIM, (3, 7)).double()
-    for parameter in softmax.parameters():
-        torch.nn.init.normal_(parameter)
     return softmax
 
 
@@ -73,20 +63,6 @@ def sampled_oracle(softmax: Softmax, hidden: Array, targets: Array, negatives: N
     return total / len(targets)
 
 
-def adaptive_oracle(softmax: AdaptiveSoftmax, hidden: Array, targets: Array) -> float:
-    total = 0.0
-    for h, target in zip(hidden, targets):
-        head = scores(softmax.head, h)
-        if target < 3:
-            total += log_sum(head) - head[target]
-            continue
-        k, first = (0, 3) if target < 7 else (1, 7)
-        cluster: Any = softmax.clusters[k]
-        inside = scores(cluster.softmax, array(cluster.projection.weight) @ h)
-        total += log_sum(head) - head[3 + k] + log_sum(inside) - inside[target - first]
-    return total / len(targets)
-
-
 def test_full_loss_equals_the_oracle():
     softmax, (hidden, targets) = full_softmax(), tokens()
     loss = LOSSES["full"](softmax, hidden, targets, None)
@@ -101,20 +77,11 @@ def test_sampled_loss_equals_the_oracle():
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-12)
 
 
-def test_adaptive_loss_equals_the_oracle_and_its_own_probabilities():
-    softmax, (hidden, targets) = adaptive_softmax(), tokens(30)
-    loss = LOSSES["adaptive"](softmax, hidden, targets, None).detach()
-    assert float(loss) == pytest.approx(adaptive_oracle(softmax, array(hidden), targets.numpy()), rel=1e-12)
-    log_probabilities = softmax(hidden).detach()
-    torch.testing.assert_close(log_probabilities.exp().sum(dim=1), torch.ones(30, dtype=torch.float64))
-    torch.testing.assert_close(loss, -log_probabilities.gather(1, targets.unsqueeze(1)).mean())
-
-
 @pytest.mark.parametrize("at_once", [1, 2, 1000])
 @pytest.mark.parametrize("name", LOSSES)
 def test_gradients_by_finite_differences(name: str, at_once: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cross_entropy, "_tokens_at_once", lambda _: at_once)  # tokens come in parts
-    softmax = adaptive_softmax() if name == "adaptive" else full_softmax()
+    softmax = full_softmax()
     hidden, targets = tokens(5)
     negatives = some_negatives()
     parameters = list(softmax.parameters())
@@ -123,7 +90,7 @@ def test_gradients_by_finite_differences(name: str, at_once: int, monkeypatch: p
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_no_gradients_are_formed_without_need(name: str):
-    softmax = adaptive_softmax() if name == "adaptive" else full_softmax()
+    softmax = full_softmax()
     hidden, targets = tokens()
     with_gradients = LOSSES[name](softmax, hidden, targets, some_negatives())
     with torch.no_grad():
@@ -168,15 +135,8 @@ def test_as_many_negatives_as_words_are_the_full_softmax():
             torch.testing.assert_close(sampled, full)
 
 
-SAMPLERS: dict[str, Callable[[], Sampler]] = {
-    "log-uniform": lambda: Sampler(40, 25),
-    "unigram": lambda: Sampler(40, 25, proposal="unigram", counts=1000 // (torch.arange(40) + 1)),
-}
-
-
-@pytest.mark.parametrize("proposal", SAMPLERS)
-def test_words_are_drawn_as_often_as_the_correction_says(proposal: str):
-    sampler, generator, n = SAMPLERS[proposal](), torch.Generator().manual_seed(3), 2000
+def test_words_are_drawn_as_often_as_the_correction_says():
+    sampler, generator, n = Sampler(40, 25), torch.Generator().manual_seed(3), 2000
     seen, said = torch.zeros(40), torch.full((40,), torch.nan)
     for _ in range(n):
         words, log_inclusion = sampler.draw(generator)
@@ -187,8 +147,7 @@ def test_words_are_drawn_as_often_as_the_correction_says(proposal: str):
     assert float(said[0]) > 2 * float(said[39])
 
 
-@pytest.mark.parametrize("proposal", SAMPLERS)
-def test_expectation_of_the_sampled_loss_is_that_of_the_full_one(proposal: str):
+def test_expectation_of_the_sampled_loss_is_that_of_the_full_one():
     torch.manual_seed(2)
     softmax = Softmax(40, DIM).double()
     softmax.start_from_counts(1000 // (torch.arange(40) + 1))
@@ -200,7 +159,7 @@ def test_expectation_of_the_sampled_loss_is_that_of_the_full_one(proposal: str):
         loss = LOSSES[name](softmax, hidden, targets, negatives)
         return [loss.detach(), *torch.autograd.grad(loss, [hidden, softmax.weight, softmax.bias])]
 
-    sampler, generator = SAMPLERS[proposal](), torch.Generator().manual_seed(4)
+    sampler, generator = Sampler(40, 25), torch.Generator().manual_seed(4)
     n = 400
     total = loss_and_gradients("sampled", sampler.draw(generator))
     for _ in range(n - 1):
@@ -246,52 +205,20 @@ def test_bfloat16_autocast_keeps_the_sums_in_full_precision():
     assert hidden.grad.dtype == torch.float32
 
 
-@pytest.mark.parametrize("softmax", [full_softmax, adaptive_softmax])
-def test_bias_from_counts_predicts_the_frequencies(softmax: Callable[[], Softmax | AdaptiveSoftmax]):
+def test_bias_from_counts_predicts_the_frequencies():
     counts = torch.tensor([50, 30, 20, 9, 8, 7, 3, 2, 1, 1, 0])
-    model = softmax()
+    model = full_softmax()
     model.start_from_counts(counts)
     predicted = model(torch.zeros(DIM, dtype=torch.float64)).exp().detach()
     expected = counts.clamp_min(1).double()
     torch.testing.assert_close(predicted, expected / expected.sum())
 
 
-def test_adaptive_softmax_is_saved_with_the_model(tmp_path: Path):
-    config = BiLMConfig(
-        projection_dim=4, cell_dim=4, n_highway=0, filters=((1, 4),), softmax_words=11, softmax_cutoffs=(3, 7)
-    )
-    bilm = BiLM(config)
-    bilm.save(tmp_path / "model")
-    again = torchelmo.load(tmp_path / "model")
-    assert isinstance(again.softmax, AdaptiveSoftmax)
-    assert bilm.softmax is not None
-    hidden = torch.randn(2, 4)
-    assert torch.equal(again.softmax(hidden), bilm.softmax(hidden))
-    torchelmo.save_official(bilm, tmp_path / "options.json", tmp_path / "weights.hdf5")
-    assert torchelmo.load_official(tmp_path / "options.json", tmp_path / "weights.hdf5").softmax is None
-
-
 def test_wrong_settings_are_named():
     hidden, targets = tokens()
-    with pytest.raises(ConfigError, match=mentions("sampled", "softmax_cutoffs", "AdaptiveSoftmax")):
-        LOSSES["sampled"](adaptive_softmax(), hidden, targets, some_negatives())
-    with pytest.raises(ConfigError, match=mentions("full", "softmax_cutoffs")):
-        LOSSES["full"](adaptive_softmax(), hidden, targets, None)
-    with pytest.raises(ConfigError, match=mentions("adaptive", "softmax_cutoffs", "Softmax")):
-        LOSSES["adaptive"](full_softmax(), hidden, targets, None)
     with pytest.raises(InputError, match=mentions("negatives", None, "Sampler.draw")):
         LOSSES["sampled"](full_softmax(), hidden, targets, None)
     with pytest.raises(InputError, match=mentions("hidden", "targets", "(9, 4)", "(8,)")):
         LOSSES["full"](full_softmax(), hidden, targets[1:], None)
-    with pytest.raises(ConfigError, match=mentions("'unigram'", "counts", 5)):
-        Sampler(5, 2, proposal="unigram")
-    with pytest.raises(ConfigError, match=mentions("'unigram'", "counts", 5, 4)):
-        Sampler(5, 2, proposal="unigram", counts=torch.ones(4))
     with pytest.raises(ConfigError, match=mentions("Sampler", 5, 0)):
         Sampler(5, 0)
-    with pytest.raises(ConfigError, match=mentions("softmax_cutoffs", "softmax_words", 11, [3, 11])):
-        AdaptiveSoftmax(11, 4, (3, 11))
-    with pytest.raises(ConfigError, match=mentions("softmax_cutoffs", [5, 3])):
-        BiLMConfig(softmax_words=11, softmax_cutoffs=(5, 3))
-    with pytest.raises(ConfigError, match=mentions("softmax_cutoffs", "softmax_words")):
-        BiLMConfig(softmax_cutoffs=(3,))

@@ -46,10 +46,10 @@ def stop_after(config, step):
     [
         {},
         {"loss": "full", "optim": {}},
-        {"accumulate": 2, "proposal": "unigram", "reset_state": True},
+        {"reset_state": True},
         {"model": WORDS, "optim": {"name": "adam", "lr": 0.01, "decay": "cosine", "warmup": 3.0}},
     ],
-    ids=["sampled, adamw", "full, adagrad", "accumulated, unigram", "words, tied, adam"],
+    ids=["sampled, adamw", "full, adagrad", "reset state", "words, tied, adam"],
 )
 def test_stopped_and_resumed_is_as_if_never_stopped(data, tmp_path, changes):
     settings = {"steps": 12, "log_every": 1, "evaluate_every": 4, "checkpoint_every": 100, **changes}

@@ -33,7 +33,7 @@ with joined("cpu"):
 """
 TIED = {"input": "words", "tied_softmax": True, "projection_dim": 6, "cell_dim": 8}
 KINDS = {
-    "sampled": {"accumulate": 2},
+    "sampled": {},
     "full": {"loss": "full"},
     "tied": {"model": TIED, "clip": 0.5},
     "frozen": {"trained": "softmax"},

@@ -112,29 +112,15 @@ def test_adadelta_is_the_published_one():
     torch.testing.assert_close(weight.detach(), expected)
 
 
-def test_sgd_is_the_published_one():
-    """m ← μm + g, w ← w − lr · m."""
-    weight = nn.Parameter(torch.tensor([1.0, -2.0]))
-    optimizer = build_optimizer(OptimConfig(name="sgd", momentum=0.5), [weight])
-    expected, momentum = torch.tensor([1.0, -2.0]), torch.zeros(2)
-    for gradient in (torch.tensor([3.0, 0.5]), torch.tensor([-1.0, 0.2])):
-        weight.grad = gradient.clone()
-        optimizer.step()
-        momentum = 0.5 * momentum + gradient
-        expected -= 0.1 * momentum
-    torch.testing.assert_close(weight.detach(), expected)
+def test_a_share_of_the_past_that_never_fades_is_refused():
+    with pytest.raises(ConfigError, match=mentions("rho", 1.0)):
+        OptimConfig(rho=1.0)
 
 
-@pytest.mark.parametrize("name", ["rho", "momentum"])
-def test_a_share_of_the_past_that_never_fades_is_refused(name):
-    with pytest.raises(ConfigError, match=mentions(name, 1.0)):
-        OptimConfig(**{name: 1.0})
+OPTIMIZERS = [{"name": name} for name in ("adagrad", "adam", "adamw", "adadelta")]
 
 
-OPTIMIZERS = [{"name": name} for name in ("adagrad", "adam", "adamw", "adadelta", "sgd")]
-
-
-@pytest.mark.parametrize("settings", [*OPTIMIZERS, {"name": "sgd", "momentum": 0.9}])
+@pytest.mark.parametrize("settings", OPTIMIZERS)
 def test_a_restored_optimizer_goes_on_bit_for_bit(settings):
     config = OptimConfig(**settings, lr=0.05)
     straight = parameters()
