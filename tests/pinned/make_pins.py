@@ -41,8 +41,8 @@ SENTENCES: list[list[str]] = [
     (
         "In the first years after the war , when the bridges over the river had not yet been rebuilt and the trains "
         "ran only twice a week , the people of the small town used to walk for hours along the bank , past the empty "
-        "mills and the gardens of the old hospital , until they came to the place where a ferryman , who was said to be "
-        "more than ninety years old , carried them across for a loaf of bread , a few eggs , or a song ."
+        "mills and the gardens of the old hospital , until they came to the place where a ferryman , who was said to "
+        "be more than ninety years old , carried them across for a loaf of bread , a few eggs , or a song ."
     ).split(),
 ]
 
