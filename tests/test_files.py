@@ -6,21 +6,25 @@ import gzip
 import io
 import lzma
 import os
+import re
+import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from facts import mentions
 
-from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, TorchelmoError
+from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, TorchelmoError, short_repr
 from torchelmo.files import (
     atomic_write,
     content_hash,
-    explaining,
+    hold_lock,
     open_bytes,
+    os_errors_as_output_error,
     read_json,
     read_lines,
     require_file,
-    short_repr,
 )
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
@@ -162,7 +166,8 @@ def test_writing_makes_folders_and_replaces(tmp_path):
     path = tmp_path / "new" / "folder" / "out.txt"
     for text in ("one", "two"):
         with atomic_write(path) as temporary:
-            assert temporary.parent == path.parent
+            assert temporary.parent.parent == path.parent
+            assert temporary.name == path.name
             temporary.write_text(text)
             assert not path.exists() or path.read_text() == "one"
         assert path.read_text() == text
@@ -257,9 +262,9 @@ def test_nothing_was_written_in_the_block(tmp_path):
 
 
 def test_errors_of_reading_pass_through_unchanged(tmp_path):
-    with pytest.raises(MissingFileError, match=mentions("input.txt")), explaining(tmp_path / "out.txt"):
+    with pytest.raises(MissingFileError, match=mentions("input.txt")), os_errors_as_output_error(tmp_path / "out.txt"):
         require_file(tmp_path / "input.txt")
-    with pytest.raises(OutputError, match="^said already$"), explaining(tmp_path / "out.txt"):
+    with pytest.raises(OutputError, match="^said already$"), os_errors_as_output_error(tmp_path / "out.txt"):
         raise OutputError("said already")
 
 
@@ -308,3 +313,99 @@ def test_json_is_read_from_regular_files_of_bounded_size(tmp_path):
 def test_values_in_messages_are_short():
     for value in ("a" * 10**6, list(range(10**6)), {"a" * 1000: 1}, 10**5000, [[[[[[[[]]]]]]]]):
         assert len(short_repr(value)) <= 80
+
+
+def test_a_failure_leaves_no_new_folder(tmp_path):
+    (tmp_path / "old").mkdir()
+
+    def write() -> None:
+        with atomic_write(tmp_path / "old" / "new" / "folder" / "out") as temporary:
+            temporary.write_text("half")
+            raise ValueError
+
+    with pytest.raises(ValueError):
+        write()
+    assert os.listdir(tmp_path) == ["old"]
+    assert os.listdir(tmp_path / "old") == []
+
+
+KILLED = """
+import os, signal, sys
+from torchelmo.files import atomic_write
+with atomic_write(sys.argv[1]) as temporary:
+    temporary.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_next_run_removes_what_a_killed_one_left(tmp_path):
+    path = tmp_path / "out.txt"
+    subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
+    (leftover,) = tmp_path.iterdir()
+    others = [f".out.txt.{os.getpid()}.tmp", leftover.name + ".mine", leftover.name.replace("out.txt", "out")]
+    for name in others:
+        (tmp_path / name).mkdir()
+    running = re.sub(r"-\d+-", f"-{os.getpid()}-", leftover.name)  # as another thread of this process would name it
+    (tmp_path / running).mkdir()
+    with atomic_write(path) as temporary:
+        temporary.write_text("whole")
+    assert sorted(os.listdir(tmp_path)) == sorted(["out.txt", running, *others])
+
+
+def test_temporary_files_are_out_of_reach_for_other_users(tmp_path):
+    with atomic_write(tmp_path / "out.txt") as temporary:
+        assert stat.S_IMODE(temporary.parent.stat().st_mode) == 0o700
+        assert not temporary.exists()
+        temporary.write_text("secret")
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_permissions_follow_the_umask(mask, mode, tmp_path):
+    before = os.umask(mask)
+    try:
+        with atomic_write(tmp_path / "out.txt") as temporary:
+            temporary.touch(0o600)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "out.txt").stat().st_mode) == mode
+
+
+def test_a_name_as_long_as_the_system_allows(tmp_path):
+    with atomic_write(tmp_path / ("é" * 127)) as temporary:
+        temporary.write_text("whole")
+    with pytest.raises(OutputError, match="too long"), atomic_write(tmp_path / ("é" * 129)) as temporary:
+        temporary.write_text("whole")
+
+
+HOLDING = """
+import sys
+from torchelmo.files import hold_lock
+with hold_lock(sys.argv[1], "out"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_lock_names_its_owner_and_ends_with_it(tmp_path):
+    command = [sys.executable, "-c", HOLDING, str(tmp_path / "lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"held\n"
+        with (
+            pytest.raises(OutputError, match=mentions("out", f"process {process.pid} ")),
+            hold_lock(tmp_path / "lock", "out"),
+        ):
+            pass
+        process.kill()
+        process.wait()
+    with hold_lock(tmp_path / "lock", "out"):
+        assert (tmp_path / "lock").read_text().startswith(f"process {os.getpid()} ")
+
+
+def test_a_line_that_is_too_long_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("torchelmo.files.MAX_LINE_BYTES", 10)
+    path = tmp_path / "text.txt"
+    path.write_text("123456789\n1234567890\n")
+    lines = read_lines(path)
+    assert next(lines) == "123456789"
+    with pytest.raises(InputError, match=mentions(path, "line 2", "10 bytes")):
+        next(lines)

@@ -24,8 +24,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from torchelmo.errors import ConfigError
-from torchelmo.files import check_depth, read_bounded, short_repr, shorten
+from torchelmo.errors import ConfigError, short_repr, shorten
+from torchelmo.files import check_depth, read_bounded
 
 T = TypeVar("T")
 

@@ -1,24 +1,30 @@
-"""One family of exceptions. Each message says what was expected, what came, where, and what to do."""
+"""The exceptions of torchelmo, and how values appear in their messages.
+
+A message says what was expected, what was found, where, and what to do.
+"""
+
+import reprlib
+from typing import Any
 
 
 class TorchelmoError(Exception):
-    """The base of every error that torchelmo raises on purpose."""
+    """Base class of every error that torchelmo raises on purpose."""
 
 
 class ConfigError(TorchelmoError, ValueError):
-    """A setting is unknown, of the wrong type, or contradicts another."""
+    """A setting is unknown, has the wrong type or value, or contradicts another."""
 
 
 class InputError(TorchelmoError, ValueError):
-    """Text, tokens or tensors that cannot be used as they are."""
+    """Text, tokens or tensors cannot be used as they are."""
 
 
 class MissingFileError(InputError, FileNotFoundError):
-    """A file that was named is not there, or is not a file."""
+    """A file does not exist, or is not a file."""
 
 
 class WeightsError(TorchelmoError, ValueError):
-    """A weight file is damaged, or does not fit its configuration."""
+    """A weight file is damaged, or does not match its configuration."""
 
 
 class OutputError(TorchelmoError, OSError):
@@ -26,12 +32,33 @@ class OutputError(TorchelmoError, OSError):
 
 
 class OutputExistsError(OutputError, FileExistsError):
-    """Something stands where a result would go; it was left as it is."""
+    """The output path already exists; it was not modified."""
 
 
 class TrainingError(TorchelmoError, RuntimeError):
-    """A training run cannot go on; what it had saved is still there."""
+    """Training cannot continue; saved checkpoints are intact."""
 
 
 class WrongCallError(TorchelmoError, ValueError):
-    """The arguments cannot be followed as they are; nothing was begun."""
+    """The arguments do not fit together; nothing was started."""
+
+
+def short_repr(value: Any) -> str:
+    """Return the repr of a value, cut to about 80 characters, for an error message.
+
+    >>> short_repr([1, 2])
+    '[1, 2]'
+    """
+    try:
+        return shorten(reprlib.repr(value) if isinstance(value, (dict, list, tuple, set)) else repr(value))
+    except (ValueError, RecursionError):  # an integer of more than 4,300 digits, or deep nesting
+        return f"a very long {type(value).__name__}"
+
+
+def shorten(text: str, width: int = 80) -> str:
+    """Cut text to `width` characters, the last of them an ellipsis if something was cut.
+
+    >>> shorten("a long text", 6)
+    'a lon…'
+    """
+    return text if len(text) <= width else text[: width - 1] + "…"

@@ -16,7 +16,7 @@ import numpy as np
 from torchelmo.bulk.outputs import FORMATS, MOST_SAFETENSORS_LINES
 from torchelmo.bulk.partial import Array, Spool
 from torchelmo.errors import InputError, OutputError, WrongCallError
-from torchelmo.files import explaining, flush_to_disk, read_lines
+from torchelmo.files import flush_to_disk, os_errors_as_output_error, read_lines
 from torchelmo.progress import progress
 
 T = TypeVar("T")
@@ -116,7 +116,7 @@ def put_together(spool: Spool, out: Path) -> None:
     spool.close()
     made = spool.folder / f"made{out.suffix}"
     try:
-        with explaining(out), progress(f"write {out.name}", spool.n_lines, unit="lines") as advance:
+        with os_errors_as_output_error(out), progress(f"write {out.name}", spool.n_lines, unit="lines") as advance:
             FORMATS[out.suffix](spool, made, advance)
             flush_to_disk(made)
             os.replace(made, out)

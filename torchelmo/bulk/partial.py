@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchelmo.errors import OutputError, WrongCallError
-from torchelmo.files import explaining, flush_to_disk, write_json
+from torchelmo.files import flush_to_disk, os_errors_as_output_error, write_json
 
 Array = npt.NDArray[Any]
 
@@ -43,7 +43,7 @@ class Spool:
     def create(cls, folder: Path, settings: Mapping[str, Any]) -> "Spool":
         """A new one; what stood there before is removed."""
         spool = cls(folder, settings)
-        with explaining(folder):
+        with os_errors_as_output_error(folder):
             if spool.vectors.exists():
                 with open(spool.vectors, "rb") as stream:
                     _lock(stream.fileno(), folder)
@@ -74,7 +74,7 @@ class Spool:
 
     def append(self, text: str, array: Array) -> None:
         data = np.ascontiguousarray(array, dtype=self.dtype)
-        with explaining(self.folder):
+        with os_errors_as_output_error(self.folder):
             self._vectors_stream.write(data.data if data.size else b"")
             self._index_stream.write(json.dumps([text, data.shape]).encode() + b"\n")
         self.n_lines += 1
@@ -82,7 +82,7 @@ class Spool:
     def commit(self) -> None:
         """All lines so far survive whatever comes."""
         sizes = {"n_lines": self.n_lines}
-        with explaining(self.folder):
+        with os_errors_as_output_error(self.folder):
             for name, stream in (("vectors", self._vectors_stream), ("lines", self._index_stream)):
                 stream.flush()
                 flush_to_disk(Path(stream.name))
@@ -121,7 +121,7 @@ class Spool:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _open(self, mode: str) -> None:
-        with explaining(self.folder), contextlib.ExitStack() as streams:
+        with os_errors_as_output_error(self.folder), contextlib.ExitStack() as streams:
             self._vectors_stream = streams.enter_context(open(self.vectors, mode))
             self._index_stream = streams.enter_context(open(self._index, mode))
             _lock(self._vectors_stream.fileno(), self.folder)

@@ -17,7 +17,7 @@ from types import FrameType
 import typer
 
 from torchelmo.errors import ConfigError, MissingFileError, OutputExistsError, TorchelmoError, WrongCallError
-from torchelmo.files import explaining
+from torchelmo.files import os_errors_as_output_error
 
 SUCCESS, FAILED, WRONG_CALL, INTERRUPTED, PIPE_CLOSED, TERMINATED = 0, 1, 2, 130, 141, 143
 
@@ -56,7 +56,7 @@ def speak_utf8() -> None:
 
 def echo(text: str) -> None:
     """Print a result, and know at once whether it was delivered."""
-    with explaining("standard output"):
+    with os_errors_as_output_error("standard output"):
         print(text, flush=True)
 
 
@@ -119,7 +119,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 def _deliver() -> None:
     """Find out here, not when Python ends, that our output could not be delivered."""
     try:
-        with explaining("standard output"):
+        with os_errors_as_output_error("standard output"):
             sys.stdout.flush()
     except OSError:
         # What still waits in the buffer would fail again at the end of the process, with a traceback.

@@ -17,7 +17,7 @@ from torchelmo.bilm.config import BiLMConfig
 from torchelmo.bilm.model import BiLM, BiLMState
 from torchelmo.config import build_config, config_to_dict
 from torchelmo.errors import ConfigError, OutputExistsError
-from torchelmo.files import explaining
+from torchelmo.files import os_errors_as_output_error
 from torchelmo.formats.load import build_folder, load
 from torchelmo.lm.config import PretrainConfig, first_difference
 from torchelmo.lm.corpus import BEGIN_ID, Corpus
@@ -292,7 +292,7 @@ def open_run(config: PretrainConfig, world: World, *, resume: bool = False, over
     run = Run(config, world, saved[-1] if saved else None)
     world.wait()  # all ranks have looked before rank 0 writes
     if world.rank == 0:
-        with explaining(out):
+        with os_errors_as_output_error(out):
             out.mkdir(parents=True, exist_ok=True)
             files.clean(out)
             if not resume:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from torchelmo.bilm.model import BiLM, BiLMState
 from torchelmo.errors import TorchelmoError, WeightsError
-from torchelmo.files import explaining, flush_to_disk
+from torchelmo.files import flush_to_disk, os_errors_as_output_error
 
 FORMAT = 1
 MODEL_FILES = ("model.safetensors", "vocab.txt", "config.json")
@@ -76,7 +76,7 @@ def save_checkpoint(
         card = {"format": FORMAT, "progress": progress._asdict(), "data": data, "settings": settings}
         (temporary / "training.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     folder = folder_of(out, progress.step)
-    with explaining(folder):
+    with os_errors_as_output_error(folder):
         publish(folder, out)
     return folder
 
@@ -87,7 +87,7 @@ def new_checkpoint(out: Path, step: int, keep: int) -> Iterator[Path]:
     folder = folder_of(out, step)
     temporary = folder.with_name(f".{folder.name}.tmp")
     try:
-        with explaining(folder):
+        with os_errors_as_output_error(folder):
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
             yield temporary

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torchelmo.bilm.model import BiLM
 from torchelmo.elmo import Elmo
 from torchelmo.errors import ConfigError, OutputError
-from torchelmo.files import explaining
+from torchelmo.files import os_errors_as_output_error
 from torchelmo.mix import ScalarMix
 from torchelmo.progress import progress
 from torchelmo.runs.signals import Stop
@@ -98,7 +98,7 @@ class LayerCache:
         folder = self.folder or Path(tempfile.gettempdir())
         left = np.ascontiguousarray(layers, dtype=np.float32).data.cast("B")
         place = Place(self._end, layers.shape)
-        with explaining(folder / "cached biLM layers"):
+        with os_errors_as_output_error(folder / "cached biLM layers"):
             if self._file is None:
                 # Without a buffer: what a full disk refused would come up again when the file is closed.
                 self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 (it lives with the cache)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchelmo.bilm.model import BiLM
 from torchelmo.config import build_config, config_to_dict
 from torchelmo.errors import ConfigError, OutputExistsError, TorchelmoError, WeightsError
-from torchelmo.files import content_hash, explaining
+from torchelmo.files import content_hash, os_errors_as_output_error
 from torchelmo.formats.load import load as load_bilm
 from torchelmo.runs.checkpoint import checkpoints, clean, new_checkpoint
 from torchelmo.runs.optim import optimizer_tensors, restore_optimizer
@@ -157,7 +157,7 @@ def open_folder(config: TaskConfig, *, resume: bool, overwrite: bool) -> Saved |
         raise OutputExistsError(
             f"{out}: holds a run already. Use --resume to go on with it, --overwrite to replace it, or another --out."
         )
-    with explaining(out):
+    with os_errors_as_output_error(out):
         out.mkdir(parents=True, exist_ok=True)
     clean(out)
     return None if overwrite else find_saved(config)

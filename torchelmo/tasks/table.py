@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from torchelmo.config import load_config
 from torchelmo.errors import ConfigError, TorchelmoError, TrainingError
-from torchelmo.files import atomic_write, explaining, write_json
+from torchelmo.files import atomic_write, os_errors_as_output_error, write_json
 from torchelmo.progress import progress
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.resume import find_finished
@@ -52,7 +52,7 @@ class Job(NamedTuple):
         """What it says goes into log.txt beside the run."""
         command = [sys.executable, "-m", "torchelmo", "task", "train", self.config.task, "--config", str(self.file)]
         command += ["--resume", *(part for item in self.settings for part in ("--set", item))]
-        with explaining(self.config.out):
+        with os_errors_as_output_error(self.config.out):
             self.config.out.mkdir(parents=True, exist_ok=True)
             with (self.config.out / "log.txt").open("ab") as log:
                 # A session of its own: a Ctrl-C is for the table, which then asks its runs to stop.
