@@ -298,8 +298,7 @@ if __name__ == "__main__":
     script.write_text(command, encoding="utf-8")
     run = subprocess.Popen([sys.executable, str(script)])
     try:
-        spill = f".data.{run.pid}.tmp/.train.ids"
-        wait_until(lambda: (tmp_path / spill).exists() and (tmp_path / spill).stat().st_size > 0)
+        wait_until(lambda: any(file.stat().st_size for file in tmp_path.glob(".data.*.tmp/data/.train.ids")))
         workers = children(run.pid)
         assert len(workers) >= 2
     finally:
