@@ -88,7 +88,7 @@ def measure_shape(shape: str, arguments: argparse.Namespace, result: dict[str, A
         files = Path(folder) / "options.json", Path(folder) / "weights.hdf5"
         torch.manual_seed(0)
         save_official(BiLM(SHAPES[shape]), *files)
-        pythons = {"float32": sys.executable, "float16": sys.executable, "plain": sys.executable}
+        pythons = {"float32": sys.executable, "float16": sys.executable, "reference": sys.executable}
         if arguments.allennlp:
             pythons["allennlp"] = str(arguments.allennlp / "bin" / "python")
         contenders = [Contender(name, python, files, arguments.threads) for name, python in pythons.items()]

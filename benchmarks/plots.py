@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-_STYLES = {"float32": "o-", "float16": "s-", "plain": "^:", "allennlp": "x--"}
+_STYLES = {"float32": "o-", "float16": "s-", "reference": "^:", "allennlp": "x--"}
 
 
 def plot_growth(result: dict[str, Any], path: Path) -> None:

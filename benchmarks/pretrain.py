@@ -57,7 +57,7 @@ SHAPES = {
     "512-512": _shape(512, 30_000, 4096, None, filters=FEW_FILTERS),
 }
 
-Path_ = Literal["fast", "plain"]
+Path_ = Literal["fast", "reference"]
 
 
 class Text(NamedTuple):
@@ -89,7 +89,7 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     shape, text = SHAPES[name], read_text(arguments.data) if arguments.data else make_text()
     trial = Trial(shape, text, arguments.batch, arguments.unroll)
     memory = {}
-    for path in ("fast", "plain"):
+    for path in ("fast", "reference"):
         forget_peak_memory()
         for _ in range(2):  # the first windows also make what is kept: threads, moments
             trial.step(path)
@@ -98,7 +98,7 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     peaks = []
     for _ in range(arguments.rounds):
         peaks.append(sgemm_peak()["gflops"])
-        pieces = {"fast": lambda: trial.step("fast"), "plain": lambda: trial.step("plain"), **trial.parts()}
+        pieces = {"fast": lambda: trial.step("fast"), "reference": lambda: trial.step("reference"), **trial.parts()}
         for what, piece in pieces.items():
             start = time.perf_counter()
             piece()
@@ -111,8 +111,8 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "sgemm": peak,
         "tokens_per_second": tokens / seconds["fast"],
         "fastest": tokens / min(times["fast"]),
-        "plain_tokens_per_second": tokens / seconds["plain"],
-        "ratio": statistics.median(p / f for p, f in zip(times["plain"], times["fast"])),
+        "plain_tokens_per_second": tokens / seconds["reference"],
+        "ratio": statistics.median(p / f for p, f in zip(times["reference"], times["fast"])),
         "goal": shape.goal and shape.goal * peak / PEAK_OF_GOALS,
         "megabytes": memory,
         "seconds": seconds,
@@ -253,7 +253,7 @@ def print_row(row: dict[str, Any], *, first: bool, top: dict[str, Any]) -> None:
     print(
         f"| {row['shape']} | {row['sgemm']:.0f} | {row['tokens_per_second']:,.0f} ({row['fastest']:,.0f}) | {goal} "
         f"| {row['plain_tokens_per_second']:,.0f} | {row['ratio']:.2f} | {' | '.join(cells)} "
-        f"| {row['megabytes']['fast']:,.0f}, {row['megabytes']['plain']:,.0f} |",
+        f"| {row['megabytes']['fast']:,.0f}, {row['megabytes']['reference']:,.0f} |",
         flush=True,
     )
 

@@ -38,7 +38,7 @@ def measure(
     """Shares by part; how busy the cores were; and tokens/s of the same run without the profiler."""
 
     def run() -> float:
-        elmo.words.clear()
+        elmo.token_cache.clear()
         start = time.perf_counter()
         for i in range(0, len(sentences), batch):
             elmo.embed(sentences[i : i + batch], "mix", precision=precision)

@@ -58,7 +58,7 @@ def torchelmo_as(precision: str) -> Callable[[], Load]:
             def embed(sentences: Sentences) -> Any:
                 return elmo.embed(sentences, "mix", precision=precision)  # type: ignore[arg-type]
 
-            embed.forget = elmo.words.clear  # type: ignore[attr-defined]
+            embed.forget = elmo.token_cache.clear  # type: ignore[attr-defined]
             return embed
 
         return load
@@ -66,7 +66,7 @@ def torchelmo_as(precision: str) -> Callable[[], Load]:
     return prepare
 
 
-def torchelmo_plain() -> Load:
+def torchelmo_reference() -> Load:
     """The reference path: the written-out loop, padded batches, fifty characters per word."""
     import torch
 
@@ -77,7 +77,7 @@ def torchelmo_plain() -> Load:
 
         @torch.no_grad()
         def embed(sentences: Sentences) -> Any:
-            out = elmo.bilm(elmo.encode(sentences), path="plain")
+            out = elmo.bilm(elmo.encode(sentences), path="reference")
             return elmo.mixes[0](out.layers, out.mask).numpy()
 
         return embed
@@ -103,7 +103,7 @@ def allennlp() -> Load:
 
 CONTENDERS: dict[str, Callable[[], Load]] = {
     "allennlp": allennlp,
-    "plain": torchelmo_plain,
+    "reference": torchelmo_reference,
     "float32": torchelmo_as("float32"),
     "float16": torchelmo_as("float16"),
 }

@@ -11,9 +11,7 @@ from official_files import WORDS, Official, random_official
 
 import torchelmo
 from torchelmo import BiLM
-from torchelmo.bilm.fast import inference as packed
-from torchelmo.bilm.fast import inference as packed_lstm
-from torchelmo.bilm.fast import products
+from torchelmo.bilm.fast.products import Tuning
 
 # The same examples in every run and on every machine: a failure is found again by running the tests again.
 hypothesis.settings.register_profile(
@@ -28,16 +26,36 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("torchelmo")
 
 
-@pytest.fixture(params=["plain", "packed", "packed as for large models"])
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tiny_bilm: BiLM) -> Iterator[str]:
-    """Each of the ways in which a BiLM computes the same numbers."""
-    tiny_bilm._fast.clear()  # it is shared, and may have been prepared for another way
-    if request.param == "packed as for large models":
-        monkeypatch.setattr(packed, "_PAIRED_VALUES", 0)
-        monkeypatch.setattr(packed_lstm, "_CHUNK_VALUES", 300)
-        monkeypatch.setattr(products, "_MIN_PACKED", 0)
-    yield str(request.param.split()[0])
-    tiny_bilm._fast.clear()
+AS_FOR_LARGE_MODELS = Tuning(max_paired_weight=0, input_chunk=300, min_packed_weight=0)
+
+
+@pytest.fixture(
+    params=[("reference", Tuning()), ("fast", Tuning()), ("fast", AS_FOR_LARGE_MODELS)],
+    ids=["reference", "fast", "fast-as-for-large-models"],
+)
+def _execution(request: pytest.FixtureRequest) -> tuple[str, Tuning]:
+    """Every way in which a BiLM computes the same results."""
+    path: tuple[str, Tuning] = request.param
+    return path
+
+
+@pytest.fixture
+def tune(_execution: tuple[str, Tuning]) -> Callable[[BiLM], BiLM]:
+    """Prepare a model, which is returned, for the fixture `path`."""
+
+    def tune(bilm: BiLM) -> BiLM:
+        bilm.fast.tuning = _execution[1]
+        return bilm
+
+    return tune
+
+
+@pytest.fixture
+def path(_execution: tuple[str, Tuning], tune: Callable[[BiLM], BiLM], tiny_bilm: BiLM) -> Iterator[str]:
+    """The argument `path` of a BiLM. `tiny_bilm` is prepared for it; for other models use `tune`."""
+    tune(tiny_bilm)
+    yield _execution[0]
+    tiny_bilm.fast.tuning = Tuning()
 
 
 @pytest.fixture

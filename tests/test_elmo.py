@@ -120,7 +120,7 @@ def test_training_an_unfrozen_elmo_changes_its_vectors(bilm):
     after = elmo.embed(SENTENCES)
     assert all(abs(a - b).max() > 1e-3 for a, b in zip(before, after))
     with torch.no_grad():
-        out = bilm(ids, path="plain")
+        out = bilm(ids, path="reference")
     np.testing.assert_allclose(after[0], out.layers[:, 0, 1:5], atol=2e-6)
 
 
@@ -247,6 +247,6 @@ def test_a_wrong_cache(cache, bilm):
 
 
 def test_sizes_of_the_cache(bilm):
-    assert Elmo(bilm, cache="1MB").words.capacity == 2**20 // (4 * 8)
-    assert Elmo(bilm, cache="2 kb").words.capacity == 2**11 // (4 * 8)
-    assert Elmo(bilm, cache=7).words.capacity == 7
+    assert Elmo(bilm, cache="1MB").token_cache.capacity == 2**20 // (4 * 8)
+    assert Elmo(bilm, cache="2 kb").token_cache.capacity == 2**11 // (4 * 8)
+    assert Elmo(bilm, cache=7).token_cache.capacity == 7

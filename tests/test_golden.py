@@ -42,7 +42,8 @@ def expected() -> list[list[np.ndarray]]:
     return rows
 
 
-def test_all_sentences_in_batches_with_carried_state(bilm, texts, expected, path):
+def test_all_sentences_in_batches_with_carried_state(bilm, texts, expected, path, tune):
+    tune(bilm)
     elmo, state = torchelmo.Elmo(bilm), None
     for i in range(N_BATCHES):
         tokens = [text[i] for text in texts]

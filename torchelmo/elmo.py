@@ -1,19 +1,29 @@
-"""④ Text in, deep contextual vectors out: the biLM and its mixes as a module, and `embed` for people."""
+"""④ The biLM and its mixes as one module: text or ids in, deep contextual vectors out."""
 
-import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from torchelmo.bilm.fast.cache import WordVectors
+from torchelmo.bilm.fast.cache import TokenVectorCache
 from torchelmo.bilm.model import BiLM
-from torchelmo.embedder import Embedding, Layers, Sentence, Vectors, check_tokens, token_ids
+from torchelmo.embedder import (
+    Embedder,
+    EmbedSettings,
+    Layers,
+    Sentence,
+    Vectors,
+    check_sentences,
+    check_tokens,
+    settings_as_arguments,
+    token_ids,
+)
 from torchelmo.errors import ConfigError, InputError
+from torchelmo.formats.load import load
 from torchelmo.mix import ScalarMix
-from torchelmo.progress import progress as show_progress
 
 __all__ = ["Elmo", "ElmoOutput", "Layers", "Sentence", "Vectors", "check_tokens", "token_ids"]
 
@@ -21,21 +31,48 @@ _UNITS = {"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 
 
 class ElmoOutput(NamedTuple):
+    """What `Elmo` returns."""
+
     mixes: list[Tensor]  # n_mixes tensors (..., tokens, dim), 0 at padded positions
     mask: Tensor  # (..., tokens), true at real tokens
 
 
 class Elmo(nn.Module):
-    """ids (..., tokens, max_characters) -> `n_mixes` mixes of one biLM run, each (..., tokens, dim).
+    """Deep contextual word vectors from a biLM, for use in a PyTorch model or as NumPy arrays.
 
-    `freeze=True` trains only the mixes. `keep_boundaries` leaves `<S>` and `</S>` in the result. `cache` is how many
-    words `embed` keeps the token vectors of: a number of tokens, or a size such as "64MB"; 0 keeps none. `mixes` of
-    your own take the place of `n_mixes` new ones.
+    A new module is in training mode, in which `forward` applies dropout. Call `eval()` before inference, or use
+    `embed`, which never applies dropout.
+
+    Args:
+        bilm: A biLM, or what `torchelmo.load` takes: a model folder, or the name of a model in the package. Default:
+            the English model in the package.
+        n_mixes: The number of mixes that `forward` returns, each with its own weights.
+        dropout: The dropout of the mixes in training mode.
+        layer_norm: Normalize each layer before mixing.
+        freeze: Train only the mixes, not the biLM.
+        keep_boundaries: Keep `<S>` and `</S>` in the output of `forward`.
+        mixes: Mixes to use instead of `n_mixes` new ones.
+        cache: How many token vectors `embed` keeps between calls: a number of tokens, or a size such as "64MB". 0 keeps
+            none.
+
+    Raises:
+        ConfigError: An argument has a wrong value.
+        MissingFileError: There is no such model.
+
+    Example:
+        >>> from torchelmo import Elmo
+        >>> elmo = Elmo("english-small", n_mixes=2).eval()
+        >>> ids = elmo.encode([["I", "took", "a", "bow"], ["bow", "and", "arrow"]])
+        >>> mixes, mask = elmo(ids)
+        >>> mixes[0].shape, mask.sum().item()
+        (torch.Size([2, 4, 256]), 7)
+        >>> [vectors.shape for vectors in elmo.embed(["I took a bow.", "Bow and arrow"], layers="top")]
+        [(5, 256), (3, 256)]
     """
 
     def __init__(
         self,
-        bilm: BiLM,
+        bilm: BiLM | str | Path | None = None,
         *,
         n_mixes: int = 1,
         dropout: float = 0.5,
@@ -46,9 +83,10 @@ class Elmo(nn.Module):
         cache: int | str = 50_000,
     ) -> None:
         super().__init__()
-        self.bilm, self.freeze, self.keep_boundaries = bilm, freeze, keep_boundaries
-        bilm.requires_grad_(not freeze)
-        n_layers = bilm.config.n_layers + 1
+        self.bilm = bilm if isinstance(bilm, BiLM) else load(bilm)
+        self.freeze, self.keep_boundaries = freeze, keep_boundaries
+        self.bilm.requires_grad_(not freeze)
+        n_layers = self.bilm.config.n_layers + 1
         if n_mixes < 1:
             raise ConfigError(f"n_mixes: expected at least 1, got {n_mixes}.")
         if mixes is None:
@@ -61,15 +99,26 @@ class Elmo(nn.Module):
                 raise ConfigError(f"mixes: expected mixes of {n_layers} layers, got one of {mix.n_layers}.")
         self.mixes: Sequence[ScalarMix] = nn.ModuleList(mixes)  # type: ignore[assignment]
         self.dropout = nn.Dropout(dropout)
-        self.words = WordVectors(self._cache_rows(cache))
+        self.token_cache = TokenVectorCache(self._cache_capacity(cache))
 
     @property
     def dim(self) -> int:
-        """Width of every vector: twice the projection, for two directions."""
+        """The width of every vector: one projection for each direction."""
         return self.bilm.config.dim
 
     def encode(self, sentences: Iterable[Sequence[str]]) -> Tensor:
-        """Lists of tokens -> the ids that `forward` takes, 0 at padded positions."""
+        """Return the ids of tokenized sentences, for `forward`.
+
+        Args:
+            sentences: Lists of tokens.
+
+        Returns:
+            Character ids (n_sentences, longest, max_characters), 0 at padded positions; word ids (n_sentences, longest)
+            for a model that reads whole words.
+
+        Raises:
+            InputError: A sentence is not a list of strings.
+        """
         if not isinstance(sentences, Iterable):
             raise InputError(f"encode: expected a list of sentences, got {sentences!r}.")
         sentences = list(sentences)
@@ -78,6 +127,17 @@ class Elmo(nn.Module):
         return token_ids(self.bilm, sentences)
 
     def forward(self, ids: Tensor) -> ElmoOutput:
+        """Run the biLM once and mix its layers.
+
+        Args:
+            ids: Ids (..., tokens, max_characters) from `encode`, with any number of leading dimensions.
+
+        Returns:
+            `n_mixes` mixes (..., tokens, dim), 0 at padded positions, and the mask (..., tokens).
+
+        Raises:
+            InputError: The ids do not fit the model.
+        """
         if not isinstance(ids, Tensor):
             raise InputError(f"Elmo: expected a tensor of ids, got {type(ids).__name__}. Use Elmo.encode to make it.")
         n_token_dims = 2 if self.bilm.config.input == "characters" else 1
@@ -90,96 +150,61 @@ class Elmo(nn.Module):
         for mix in self.mixes:
             mixed = mix(out.layers, out.mask)
             if not self.keep_boundaries:
-                mixed = mixed[:, 1:-1]  # shorter rows lose their </S> by the mask
+                mixed = mixed[:, 1:-1]  # the mask removes the </S> of shorter rows
             mixed = self.dropout(mixed.masked_fill(~mask.unsqueeze(-1), 0.0))
             mixes.append(mixed.reshape(*leading, *mixed.shape[1:]))
         return ElmoOutput(mixes, mask.reshape(*leading, mask.shape[-1]))
 
     def penalty(self) -> Tensor:
-        """Σ‖w‖² over the mixes: add λ times this to the task's loss."""
+        """Return Σ‖w‖² over the mixes; add λ times this to the loss of the task."""
         return torch.stack([mix.penalty() for mix in self.mixes]).sum()
 
-    def embed(
-        self,
-        sentences: Iterable[Sentence],
-        layers: Layers = "all",
-        *,
-        batch_tokens: int = 2048,
-        precision: Literal["float32", "float16"] = "float32",
-        state: Literal["reset", "carry"] = "reset",
-        lang: str = "en",
-        progress: bool | Callable[[int], object] = False,
-    ) -> list[Vectors]:
-        """One array for each sentence: (n_layers + 1, n_tokens, dim) for "all", else (n_tokens, dim).
+    @settings_as_arguments(EmbedSettings)
+    def embed(self, sentences: Iterable[Sentence], _settings: EmbedSettings) -> list[Vectors]:
+        """Return one NumPy array of vectors for each sentence.
 
-        A sentence is a list of tokens, or a string for spaCy's rules of `lang`; a string of several sentences
-        is run sentence by sentence and gives one array of all its tokens. Batches, their order and earlier
-        calls change nothing; only `state="carry"` lets a sentence start from where the one before it ended.
+        A sentence's vectors depend on that sentence alone: batches, their order and earlier calls change nothing,
+        unless `state="carry"`. Dropout is never applied.
+
+        Args:
+            sentences: Token lists or strings. A string is split into sentences and tokens by spaCy's rules; its
+                sentences run separately and give one array of all its tokens.
+            layers: "all"; "top"; "average", "sum" or "concat" of all layers; "mix", the first learned mix, which before
+                training is the average; or the index of a layer, 0 being the token layer.
+            batch_tokens: How many tokens run at once. Fewer need less memory.
+            precision: "float16" stores large weights in float16: faster for large models, if the machine has kernels
+                for it.
+            state: "carry" continues each sentence from the state at the end of the one before.
+            lang: The language of strings, a code that spaCy knows.
+            pool: "mean" or "max" over the tokens of each sentence. The result for a sentence without tokens is 0.
+            progress: True shows a progress bar; a function is called with the number of sentences just finished.
+
+        Returns:
+            For each sentence an array (n_layers + 1, n_tokens, dim) for "all", (n_tokens, (n_layers + 1) · dim) for
+            "concat", else (n_tokens, dim); without the axis of tokens if they are pooled.
+
+        Raises:
+            ConfigError: A setting has a wrong value.
+            InputError: A sentence is neither a string nor a list of strings.
         """
-        return list(
-            self.stream(
-                sentences,
-                layers,
-                batch_tokens=batch_tokens,
-                precision=precision,
-                state=state,
-                lang=lang,
-                progress=progress,
-            )
-        )
+        check_sentences(sentences, "embed")
+        return list(Embedder(self.bilm, self.mixes[0], self.token_cache, _settings)(sentences))
 
-    def stream(
-        self,
-        sentences: Iterable[Sentence],
-        layers: Layers = "all",
-        *,
-        batch_tokens: int = 2048,
-        precision: Literal["float32", "float16"] = "float32",
-        state: Literal["reset", "carry"] = "reset",
-        lang: str = "en",
-        progress: bool | Callable[[int], object] = False,
-    ) -> Iterator[Vectors]:
-        """`embed` for iterables of any length: arrays come in order while the input is read, in bounded memory."""
-        if isinstance(sentences, (str, bytes)):
-            raise InputError("embed: expected a list of sentences, got one string. Pass [text] for a single text.")
-        if not isinstance(sentences, Iterable):
-            raise InputError(f"embed: expected a list of sentences, got {sentences!r}.")
-        run = Embedding(
-            self.bilm,
-            self.mixes[0],
-            self.words,
-            layers=layers,
-            batch_tokens=batch_tokens,
-            precision=precision,
-            state=state,
-            lang=lang,
-        )
+    @settings_as_arguments(EmbedSettings)
+    def stream(self, sentences: Iterable[Sentence], _settings: EmbedSettings) -> Iterator[Vectors]:
+        """Yield what `embed` returns, in bounded memory, for inputs of any length.
 
-        def results() -> Iterator[Vectors]:
-            with _counting(progress, sentences) as count:
-                for vectors in run(sentences):
-                    yield vectors
-                    count(1)
+        The arguments and errors are those of `embed`. Wrong settings are an error at the call, not at the first
+        sentence.
+        """
+        check_sentences(sentences, "stream")
+        return Embedder(self.bilm, self.mixes[0], self.token_cache, _settings)(sentences)
 
-        return results()  # a wrong setting is an error at the call, not at the first sentence
-
-    def _cache_rows(self, size: int | str) -> int:
-        """The capacity of the cache in tokens, from a number of tokens or a size such as "64MB"."""
+    def _cache_capacity(self, size: int | str) -> int:
+        """Return the number of tokens for a number of tokens or a size such as "64MB"."""
         if isinstance(size, int) and size >= 0:
             return size
         number, unit = str(size)[:-2], str(size)[-2:].upper()
         if unit not in _UNITS or not number.strip().isdecimal():
             raise ConfigError(f"cache: expected a number of tokens, or a size such as '64MB'; got {size!r}.")
         return int(number) * _UNITS[unit] // (4 * self.bilm.config.projection_dim)
-
-
-@contextlib.contextmanager
-def _counting(show: bool | Callable[[int], object], sentences: Iterable[Sentence]) -> Iterator[Callable[[int], object]]:
-    """A function to call with the number of finished sentences: the caller's, a progress bar's, or none."""
-    if callable(show):
-        yield show
-    elif show:
-        with show_progress("embed", len(sentences) if isinstance(sentences, Sized) else None) as advance:
-            yield advance
-    else:
-        yield lambda n: None

@@ -1,101 +1,174 @@
-"""Sentences in, one NumPy array each out, in order, in bounded memory: what `Elmo.embed` runs."""
+"""Sentences → one NumPy array each, in order and in bounded memory: the work behind `Elmo.embed`.
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+tokenize → token vectors → layers → choose
+"""
+
+import contextlib
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
+from dataclasses import KW_ONLY, dataclass
+from functools import cache, wraps
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from torchelmo.bilm.fast.cache import WordVectors
+from torchelmo.bilm.fast.cache import TokenVectorCache
+from torchelmo.bilm.fast.inference import State
 from torchelmo.bilm.fast.products import Precision
-from torchelmo.bilm.model import BiLM, BiLMState
+from torchelmo.bilm.model import BiLM
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.mix import ScalarMix
+from torchelmo.progress import progress as show_progress
 from torchelmo.text.batching import batches_by_length
 from torchelmo.text.characters import CharacterEncoder
 from torchelmo.text.tokenize import tokenizer_for
 from torchelmo.text.vocabulary import BEGIN, END
 
 Sentence = Sequence[str] | str
-Layers = Literal["all", "top", "average", "mix"] | int
+Layers = Literal["all", "top", "average", "sum", "concat", "mix"] | int
 Vectors = npt.NDArray[np.float32]
-_WINDOW = 4  # batches that are sorted by length together: more would sort better and hold more in memory
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+log = logging.getLogger(__name__)
+_LAYERS = ("all", "top", "average", "sum", "concat", "mix")
+_CHOICES = {"precision": ("float32", "float16"), "state": ("reset", "carry"), "pool": (None, "mean", "max")}
+_WINDOW = 4  # batches that are sorted by length together: more would sort better but hold more in memory
 
 
 @dataclass(frozen=True)
-class Embedding:
-    """How sentences become vectors; call it with the sentences."""
+class EmbedSettings:
+    """The settings of `Elmo.embed` and `Elmo.stream`, which describe them."""
 
-    bilm: BiLM
-    mix: ScalarMix
-    words: WordVectors
     layers: Layers = "all"
+    _: KW_ONLY
     batch_tokens: int = 2048
     precision: Precision = "float32"
     state: Literal["reset", "carry"] = "reset"
     lang: str = "en"
+    pool: Literal["mean", "max"] | None = None
+    progress: bool | Callable[[int], object] = False
 
     def __post_init__(self) -> None:
-        n_layers = self.bilm.config.n_layers + 1
-        named = self.layers in ("all", "top", "average", "mix")
-        index = isinstance(self.layers, (int, np.integer)) and not isinstance(self.layers, bool)
-        if not named and not (index and -n_layers <= self.layers < n_layers):  # type: ignore[operator]
-            raise ConfigError(
-                f"layers: expected 'all', 'top', 'average', 'mix' or an index from 0 to {n_layers - 1}, "
-                f"got {self.layers!r}."
-            )
-        if self.batch_tokens < 1:
-            raise ConfigError(f"batch_tokens: expected at least 1, got {self.batch_tokens}.")
-        for name, value, known in (
-            ("precision", self.precision, ("float32", "float16")),
-            ("state", self.state, ("reset", "carry")),
-        ):
-            if value not in known:
-                raise ConfigError(f"{name}: expected {known[0]!r} or {known[1]!r}, got {value!r}.")
+        number = self.batch_tokens
+        if not isinstance(number, (int, np.integer)) or isinstance(number, bool) or number < 1:
+            raise ConfigError(f"batch_tokens: expected a whole number of at least 1, got {number!r}.")
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                expected = " or ".join(map(repr, known))
+                raise ConfigError(f"{name}: expected {expected}, got {getattr(self, name)!r}.")
+
+    def check_layers(self, n_layers: int) -> None:
+        """Raise a ConfigError if `layers` is not a choice that a model with this many layers has."""
+        layers = self.layers
+        index = isinstance(layers, (int, np.integer)) and not isinstance(layers, bool)
+        if not (index and -n_layers <= int(layers) < n_layers) and layers not in _LAYERS:
+            names = ", ".join(map(repr, _LAYERS))
+            raise ConfigError(f"layers: expected {names} or an index from 0 to {n_layers - 1}, got {layers!r}.")
+
+
+def settings_as_arguments(
+    settings: Callable[P, EmbedSettings],
+) -> Callable[
+    [Callable[[S, Iterable[Sentence], EmbedSettings], R]], Callable[Concatenate[S, Iterable[Sentence], P], R]
+]:
+    """Turn a method of (sentences, EmbedSettings) into one of (sentences, and the fields of EmbedSettings).
+
+    So the settings and their defaults are declared once.
+    """
+
+    def decorate(
+        method: Callable[[S, Iterable[Sentence], EmbedSettings], R],
+    ) -> Callable[Concatenate[S, Iterable[Sentence], P], R]:
+        @wraps(method)
+        def call(self: S, sentences: Iterable[Sentence], *args: P.args, **kwargs: P.kwargs) -> R:
+            return method(self, sentences, settings(*args, **kwargs))
+
+        signature = inspect.signature(method)
+        own = [signature.parameters[name] for name in ("self", "sentences")]
+        fields = inspect.signature(settings).parameters.values()
+        call.__signature__ = signature.replace(parameters=[*own, *fields])  # type: ignore[attr-defined]
+        return call  # type: ignore[return-value]  # mypy wants `sentences` to be positional only
+
+    return decorate
+
+
+class Embedder:
+    """Compute the vectors of sentences with one model and fixed settings.
+
+    Args:
+        bilm: The model.
+        mix: The mix that `layers="mix"` uses.
+        cache: Token vectors of earlier calls.
+        settings: What to compute.
+
+    Raises:
+        ConfigError: The model does not have the layer.
+    """
+
+    def __init__(self, bilm: BiLM, mix: ScalarMix, cache: TokenVectorCache, settings: EmbedSettings) -> None:
+        settings.check_layers(bilm.config.n_layers + 1)
+        self.bilm, self.mix, self.cache, self.settings = bilm, mix, cache, settings
 
     def __call__(self, sentences: Iterable[Sentence]) -> Iterator[Vectors]:
-        state: BiLMState | None = None
-        for window in self._windows(sentences):
-            parts = [part for item in window for part in item]
-            if self.state == "carry":
-                results, state = self._run_in_turn(parts, state)
-            else:
-                results = self._run_by_length(parts)
-            rest = iter(results)
-            for item in window:
-                yield self._join([next(rest) for _ in item])
+        """Yield one array for each sentence, in order, while the input is read."""
+        state: State | None = None
+        with _progress(self.settings.progress, sentences) as advance:
+            for window in self._tokenize(sentences):
+                parts = [part for item in window for part in item]
+                if self.settings.state == "carry":
+                    vectors, state = self._run_in_order(parts, state)
+                else:
+                    vectors = self._run_by_length(parts)
+                remaining = iter(vectors)
+                for item in window:
+                    yield self._join([next(remaining) for _ in item])
+                    advance(1)
 
-    def _windows(self, sentences: Iterable[Sentence]) -> Iterator[list[list[Sequence[str]]]]:
-        """Each input as its non-empty parts (the sentences of a string), a few batches at a time."""
+    def _tokenize(self, sentences: Iterable[Sentence]) -> Iterator[list[list[Sequence[str]]]]:
+        """Yield a few batches of inputs at a time, each input as its non-empty sentences."""
         window: list[list[Sequence[str]]] = []
         n_tokens = 0
+        single_words = True  # so far, every input is a string without a space
         for position, sentence in enumerate(sentences):
             if isinstance(sentence, str):
-                # Asked for anew each time: a stream may be read on in another thread.
-                window.append([*tokenizer_for(self.lang).sentences(sentence)])
+                window.append([*self._split(sentence, position)])
+                single_words = single_words and len(sentence.split()) == 1
             else:
-                check_tokens(sentence, position)
+                check_tokens(sentence, position, expected="a string or a list of tokens")
                 window.append([sentence] if len(sentence) else [])
+                single_words = False
             n_tokens += 1 + sum(len(part) + 2 for part in window[-1])
-            if n_tokens >= _WINDOW * self.batch_tokens:
+            if n_tokens >= _WINDOW * self.settings.batch_tokens:
                 yield window
-                window, n_tokens = [], 0
+                window, n_tokens, single_words = [], 0, False
+        if single_words and len(window) > 1:
+            _warn_of_single_words()
         if window:
             yield window
 
+    def _split(self, text: str, position: int) -> list[list[str]]:
+        try:
+            # Looked up for every text: a stream may be continued by another thread, and each thread has its own.
+            return tokenizer_for(self.settings.lang).sentences(text)
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"Sentence {position}: expected text, found a lone surrogate ({text[error.start : error.end]!a}) "
+                "in it. Decode the text as UTF-8, or remove such characters."
+            ) from None
+
     def _run_by_length(self, parts: list[Sequence[str]]) -> list[Vectors]:
         results: dict[int, Vectors] = {}
-        for batch in batches_by_length([len(part) + 2 for part in parts], self.batch_tokens):
+        for batch in batches_by_length([len(part) + 2 for part in parts], self.settings.batch_tokens):
             vectors, _ = self._run([parts[i] for i in batch], None)
             results.update(zip(batch, vectors, strict=True))
         return [results[i] for i in range(len(parts))]
 
-    def _run_in_turn(
-        self, parts: list[Sequence[str]], state: BiLMState | None
-    ) -> tuple[list[Vectors], BiLMState | None]:
+    def _run_in_order(self, parts: list[Sequence[str]], state: State | None) -> tuple[list[Vectors], State | None]:
         results = []
         for part in parts:
             vectors, state = self._run([part], state)
@@ -103,81 +176,124 @@ class Embedding:
         return results, state
 
     @torch.no_grad()
-    def _run(self, parts: list[Sequence[str]], state: BiLMState | None) -> tuple[list[Vectors], BiLMState]:
-        """A batch of sentences, none empty -> their vectors, and the state after them."""
+    def _run(self, parts: list[Sequence[str]], state: State | None) -> tuple[list[Vectors], State]:
+        """Return the vectors of a batch of non-empty sentences, and the state after them."""
         words = [word for part in parts for word in (BEGIN, *part, END)]
         lengths = [len(part) + 2 for part in parts]
-        layers, state = self.bilm.run_flat(self._encode(words), lengths, state, precision=self.precision)
-        if self.layers == "mix" and self.mix.layer_norm:  # which looks at all tokens it is given
-            chosen = torch.cat([self._choose(sentence) for sentence in layers.split(lengths, dim=1)])
-        else:
-            chosen = self._choose(layers)
+        x = self._token_vectors(words)
+        layers, state = self.bilm.fast.run(x, lengths, state, precision=self.settings.precision)
+        array = self._choose(layers, lengths).to("cpu", torch.float32).numpy()
         ends = np.cumsum(lengths)
-        array = chosen.to("cpu", torch.float32).numpy()
-        # Copies, not views: a kept sentence should not keep its whole batch in memory.
+        # Copies, not views: a sentence that is kept should not keep its whole batch in memory.
         return [array[..., end - n + 1 : end - 1, :].copy() for n, end in zip(lengths, ends, strict=True)], state
 
-    def _encode(self, words: list[str]) -> Tensor:
-        """(n_words, projection_dim), from the cache where they are kept."""
-        device = next(self.bilm.parameters()).device
+    def _token_vectors(self, words: list[str]) -> Tensor:
         if self.bilm.config.input == "words":
-            return self.bilm.encode_words(word_ids(self.bilm, [words])[0].to(device))
+            return self.bilm.fast.encode(token_ids(self.bilm, [words])[0])
+        return self.bilm.fast.token_vectors(words, self.cache, precision=self.settings.precision)
 
-        def encode(distinct: list[str]) -> Tensor:
-            ids = torch.from_numpy(CharacterEncoder(self.bilm.config.max_characters).encode(distinct))
-            return self.bilm.encode_words(ids.to(device), precision=self.precision)
-
-        return self.words(words, encode, (self.precision, self.bilm.encoder_key()))
-
-    def _choose(self, layers: Tensor) -> Tensor:
-        """(n_layers + 1, n_tokens, dim) -> what was asked for."""
-        if self.layers == "all":
+    def _choose(self, layers: Tensor, lengths: list[int]) -> Tensor:
+        """(n_layers + 1, n_tokens, dim) -> (n_layers + 1, n_tokens, dim) for "all", else (n_tokens, …)."""
+        choice = self.settings.layers
+        if choice == "all":
             return layers
-        if self.layers == "mix":
-            mixed: Tensor = self.mix(layers.unsqueeze(1))
-            return mixed[0]
-        if self.layers == "average":
+        if choice == "average":
             return layers.mean(dim=0)
-        return layers[-1 if self.layers == "top" else self.layers]
+        if choice == "sum":
+            return layers.sum(dim=0)
+        if choice == "concat":
+            return layers.transpose(0, 1).flatten(1)
+        if choice == "mix":
+            # A layer norm is computed over the tokens that it is given, so it needs one sentence at a time.
+            parts = layers.split(lengths, dim=1) if self.mix.layer_norm else [layers]
+            return torch.cat([self.mix(part.unsqueeze(1))[0] for part in parts])
+        return layers[-1 if choice == "top" else choice]
 
     def _join(self, vectors: list[Vectors]) -> Vectors:
-        if len(vectors) == 1:
-            return vectors[0]
-        if vectors:
-            return np.concatenate(vectors, axis=-2)
-        config = self.bilm.config
-        shape = (config.n_layers + 1, 0, config.dim) if self.layers == "all" else (0, config.dim)
-        return np.zeros(shape, dtype=np.float32)
+        """Join the sentences of one input, and pool its tokens if that was asked for."""
+        joined = np.concatenate(vectors, axis=-2) if len(vectors) > 1 else vectors[0] if vectors else self._empty()
+        if self.settings.pool is None:
+            return joined
+        if not joined.shape[-2]:  # the pooled vector of no tokens is 0
+            joined = np.zeros((*joined.shape[:-2], 1, joined.shape[-1]), dtype=np.float32)
+        pooled: Vectors = joined.mean(axis=-2) if self.settings.pool == "mean" else joined.max(axis=-2)
+        return pooled
+
+    def _empty(self) -> Vectors:
+        """Return the vectors of an input without tokens."""
+        n_layers, dim = self.bilm.config.n_layers + 1, self.bilm.config.dim
+        shapes: dict[Any, tuple[int, ...]] = {"all": (n_layers, 0, dim), "concat": (0, n_layers * dim)}
+        return np.zeros(shapes.get(self.settings.layers, (0, dim)), dtype=np.float32)
 
 
-def check_tokens(sentence: Sequence[str], position: int) -> None:
-    """A list of strings, or an error that says which sentence is not one."""
-    if isinstance(sentence, (str, bytes)) or not hasattr(sentence, "__len__"):
-        raise InputError(
-            f"Sentence {position}: expected a list of tokens, got {sentence!r:.60}. "
-            "Split it into tokens, or pass strings to embed()."
-        )
+def check_sentences(sentences: Any, caller: str) -> None:
+    """Raise an InputError if `sentences` is not a list, or another ordered collection, of sentences."""
+    if isinstance(sentences, (str, bytes)):
+        raise InputError(f"{caller}: expected a list of sentences, got one string. Pass [text] for a single text.")
+    if type(sentences).__name__ == "DataFrame":  # iterating over it gives the names of its columns
+        raise InputError(f"{caller}: expected a list of sentences, got a DataFrame. Pass one column: df['text'].")
+    if not isinstance(sentences, Iterable) or isinstance(sentences, (Mapping, Set)):
+        raise InputError(f"{caller}: expected a list of sentences, got {_short(sentences)}.")
+
+
+def check_tokens(sentence: Any, position: int, *, expected: str = "a list of tokens") -> None:
+    """Raise an InputError that names the sentence if it is not a list, or another sequence, of strings."""
+    if isinstance(sentence, (str, bytes, Mapping, Set)) or not hasattr(sentence, "__len__"):
+        advice = " Split it into tokens first." if isinstance(sentence, str) else ""
+        raise InputError(f"Sentence {position}: expected {expected}, got {_short(sentence)}.{advice}")
     for i, token in enumerate(sentence):
         if not isinstance(token, str):
-            raise InputError(f"Sentence {position}, token {i}: expected a string, got {token!r:.60}.")
+            raise InputError(f"Sentence {position}, token {i}: expected a string, got {_short(token)}.")
 
 
 def token_ids(bilm: BiLM, sentences: Sequence[Sequence[str]]) -> Tensor:
-    """What a biLM reads, on its device: (n_sentences, longest, max_characters), or `word_ids`; 0 is padding."""
+    """Return the ids that a biLM reads, on its device; 0 is padding.
+
+    Args:
+        bilm: The model.
+        sentences: Lists of tokens.
+
+    Returns:
+        Character ids (n_sentences, longest, max_characters), or word ids (n_sentences, longest): word i of the
+        vocabulary is i + 1.
+
+    Raises:
+        InputError: The model reads whole words but has no vocabulary.
+    """
     device = next(bilm.parameters()).device
-    if bilm.config.input == "words":
-        return word_ids(bilm, sentences).to(device)
-    return torch.from_numpy(CharacterEncoder(bilm.config.max_characters).batch(sentences)).to(device)
-
-
-def word_ids(bilm: BiLM, sentences: Sequence[Sequence[str]]) -> Tensor:
-    """(n_sentences, longest): word i of the vocabulary as i + 1, 0 at padded positions."""
+    if bilm.config.input == "characters":
+        return torch.from_numpy(CharacterEncoder(bilm.config.max_characters).batch(sentences)).to(device)
     if bilm.vocabulary is None:
         raise InputError(
-            "This model reads whole words but has no vocabulary: give load_official its vocabulary file, "
-            "or put a vocab.txt into the model folder."
+            f"{bilm.origin}: expected the vocabulary of a model that reads whole words, found none. "
+            "Put its vocab.txt into the model folder, or give it to load_official."
         )
     ids = torch.zeros(len(sentences), max(map(len, sentences), default=0), dtype=torch.int64)
     for row, sentence in enumerate(sentences):
         ids[row, : len(sentence)] = torch.from_numpy(bilm.vocabulary.ids(sentence) + 1)
-    return ids
+    return ids.to(device)
+
+
+@contextlib.contextmanager
+def _progress(show: bool | Callable[[int], object], sentences: Iterable[Any]) -> Iterator[Callable[[int], object]]:
+    """Yield a function to call with the number of finished sentences: the user's, a progress bar's, or none."""
+    if callable(show):
+        yield show
+    elif show:
+        with show_progress("embed", len(sentences) if isinstance(sentences, Sized) else None) as advance:
+            yield advance
+    else:
+        yield lambda n: None
+
+
+@cache  # once per process
+def _warn_of_single_words() -> None:
+    log.warning(
+        "embed: every input is a single word, and each is embedded as a sentence of its own. "
+        "To embed one tokenized sentence, pass a list that contains it: embed([tokens])."
+    )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -32,7 +32,7 @@ def keep_freed_memory() -> bool:
     return all(done)
 
 
-def give_back_freed_memory() -> None:
+def release_freed_memory() -> None:
     """Call after work that freed much: reading a large model leaves a quarter of its size behind."""
     trim = _glibc("malloc_trim")
     if trim is not None:

@@ -82,45 +82,45 @@ def assert_agree(bilm: BiLM, oracle: Oracle, *, path: str, wild: bool = False) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_agrees_with_the_oracle(kind, path, load_random):
+def test_agrees_with_the_oracle(kind, path, tune, load_random):
     official = random_official(**KINDS[kind])
-    assert_agree(load_random(official), oracle_of(official), path=path, wild="scale" in KINDS[kind])
+    assert_agree(tune(load_random(official)), oracle_of(official), path=path, wild="scale" in KINDS[kind])
 
 
 @pytest.mark.parametrize("limits", [(3, 3), (0.25, 0.4)])
-def test_agrees_where_both_clips_are_hit(limits, path, load_random):
+def test_agrees_where_both_clips_are_hit(limits, path, tune, load_random):
     official = random_official(cell_clip=limits[0], proj_clip=limits[1], scale=2.0)
     oracle = oracle_of(official)
-    assert_agree(load_random(official), oracle, path=path, wild=True)
+    assert_agree(tune(load_random(official)), oracle, path=path, wild=True)
     assert oracle.cell_clips > 0
     assert oracle.projection_clips > 0
 
 
-def test_agrees_where_no_clip_is_hit(path, load_random):
+def test_agrees_where_no_clip_is_hit(path, tune, load_random):
     official = random_official(scale=0.1)
     oracle = oracle_of(official)
-    assert_agree(load_random(official), oracle, path=path)
+    assert_agree(tune(load_random(official)), oracle, path=path)
     assert oracle.cell_clips == oracle.projection_clips == 0
 
 
-def test_forward_only_official_file(path, load_random):
+def test_forward_only_official_file(path, tune, load_random):
     official = random_official(bidirectional=False)
-    bilm = load_random(official)
+    bilm = tune(load_random(official))
     assert bilm.config.direction == "forward"
     assert_agree(bilm, oracle_of(official, "forward"), path=path)
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("words", [0, len(WORDS)])
-def test_one_direction(direction, words, path, load_random):
+def test_one_direction(direction, words, path, tune, load_random):
     official = random_official(n_layers=3, words=words)
     both = load_random(official)
-    bilm = BiLM(replace(both.config, direction=direction), both.vocabulary)
+    bilm = tune(BiLM(replace(both.config, direction=direction), both.vocabulary))
     bilm.load_state_dict({k: v for k, v in both.state_dict().items() if k in bilm.state_dict()})
     assert_agree(bilm, oracle_of(official, direction), path=path)
 
 
-def test_many_random_shapes(path, load_random):
+def test_many_random_shapes(path, tune, load_random):
     rng = np.random.default_rng(5)
     for seed in range(8):
         projection_dim = int(rng.integers(1, 7))
@@ -139,13 +139,13 @@ def test_many_random_shapes(path, load_random):
             proj_clip=float(rng.choice([0.5, 3.0])),
             scale=float(rng.choice([0.3, 2.0])),
         )
-        assert_agree(load_random(official), oracle_of(official), path=path, wild=True)
+        assert_agree(tune(load_random(official)), oracle_of(official), path=path, wild=True)
 
 
-def test_running_text_without_boundaries(path, load_random):
+def test_running_text_without_boundaries(path, tune, load_random):
     """`boundaries=False` reads the ids as they are; text cut anywhere goes on from the state."""
     official = random_official(bidirectional=False)
-    bilm, oracle = load_random(official).double(), oracle_of(official, "forward")
+    bilm, oracle = tune(load_random(official)).double(), oracle_of(official, "forward")
     text = ["the", "bow", "and", "arrow", "a", "naïve"]
     whole, _ = oracle.layers(text)
     ids = Elmo(bilm).encode([["<S>", *text, "</S>"]])
@@ -157,8 +157,8 @@ def test_running_text_without_boundaries(path, load_random):
     np.testing.assert_allclose(torch.cat(pieces, dim=1), whole, rtol=0, atol=1e-11)
 
 
-def test_a_row_of_padding_keeps_its_state(path, load_random):
-    bilm = load_random(random_official()).double()
+def test_a_row_of_padding_keeps_its_state(path, tune, load_random):
+    bilm = tune(load_random(random_official())).double()
     elmo = Elmo(bilm)
     first = bilm(elmo.encode([["the", "bow"], ["a"]]), path=path)
     second = bilm(elmo.encode([["arrow"], []]), first.state, path=path)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchelmo.bilm.fast import products
-from torchelmo.bilm.fast.products import HalfProduct, PackedForMany, PackedProduct, PlainProduct, choose_product
+from torchelmo.bilm.fast.products import HalfProduct, PackedForMany, PackedProduct, PlainProduct, Tuning, choose_product
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4, 33])
@@ -31,12 +31,14 @@ def test_an_added_bias_is_left_as_it_was():
 
 def test_the_choice():
     small, large = torch.zeros(4, 4), torch.zeros(512, 2048)
-    assert isinstance(choose_product(small, "float16"), PlainProduct)
-    assert isinstance(choose_product(large.double(), "float16"), PlainProduct)
-    packed, half = products._has_packed(), products.has_half()
-    assert isinstance(choose_product(large, "float32"), PackedProduct if packed else PlainProduct)
-    assert isinstance(choose_product(large, "float32", few_rows=True), PackedForMany if packed else PlainProduct)
-    assert isinstance(choose_product(large, "float16", few_rows=True), HalfProduct if half else PlainProduct)
+    assert isinstance(choose_product(small, "float16", Tuning()), PlainProduct)
+    assert isinstance(choose_product(large.double(), "float16", Tuning()), PlainProduct)
+    packed, half = products.has_packed(), products.has_half()
+    assert isinstance(choose_product(large, "float32", Tuning()), PackedProduct if packed else PlainProduct)
+    assert isinstance(
+        choose_product(large, "float32", Tuning(), few_rows=True), PackedForMany if packed else PlainProduct
+    )
+    assert isinstance(choose_product(large, "float16", Tuning(), few_rows=True), HalfProduct if half else PlainProduct)
 
 
 def test_a_weight_is_packed_when_a_batch_needs_it():
@@ -55,5 +57,5 @@ def test_what_this_machine_lacks_is_told_and_replaced(caplog):
             raise RuntimeError("no such operator\nwith details")
 
     with caplog.at_level(logging.INFO):
-        assert not products._works(Missing, "not to be had (%s).")
-    assert "not to be had (no such operator)." in caplog.text
+        assert not products.is_available(Missing, "not available (%s).")
+    assert "not available (no such operator)." in caplog.text

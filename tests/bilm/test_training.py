@@ -89,7 +89,7 @@ MODELS: dict[str, dict[str, Any]] = {
 def test_fast_path_equals_plain_path(model: str, dtype: torch.dtype, limit: float):
     bilm = widen(build(dtype, **MODELS[model]), 3.0)
     ids, state = (draw_ids(bilm), draw_ids(bilm)), draw_state(bilm)
-    plain, fast = run(bilm, "plain", ids, state), run(bilm, "fast", ids, state)
+    plain, fast = run(bilm, "reference", ids, state), run(bilm, "fast", ids, state)
     assert plain.keys() == fast.keys()
     assert len(plain) >= 13
     for name in plain:
@@ -195,7 +195,7 @@ def test_carried_state_equals_one_long_window():
 def test_layers_equal_those_of_the_model_itself():
     bilm = build(torch.float64)
     ids = draw_ids(bilm)
-    expected = bilm(CHARACTERS[ids].long(), boundaries=False, path="plain").layers[-1]
+    expected = bilm(CHARACTERS[ids].long(), boundaries=False, path="reference").layers[-1]
     out = run_training(bilm, ids, ids.flip(1), None, characters=CHARACTERS)
     assert out.forward is not None
     assert out.backward is not None

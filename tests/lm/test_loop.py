@@ -70,7 +70,7 @@ def test_a_step_is_what_the_recipe_says(data, tmp_path):
             torch.from_numpy(w.backward),
             state,
             characters=characters,
-            path="plain",
+            path="reference",
         )
         both = [
             torch.nn.functional.nll_loss(bilm.softmax(hidden).flatten(0, 1), torch.from_numpy(targets).flatten())

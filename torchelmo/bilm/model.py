@@ -1,24 +1,22 @@
 """The bidirectional language model: characters → token vectors → layers, with state in and out.
 
-h_0 = [x ; x]        h_j = [→h_j ; ←h_j]        →h_j = LSTM_j(→h_{j−1}) (+ →h_{j−1} where j > 1)
+h_0 = [x ; x]        h_j = [→h_j ; ←h_j]        →h_j = LSTM_j(→h_{j−1}) (+ →h_{j−1} if j > 1)
 """
 
 import hashlib
 import json
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from torchelmo.bilm.config import BiLMConfig
 from torchelmo.bilm.encoder import CharCNN, WordEmbedding
-from torchelmo.bilm.fast.cache import Watch, WeightsKey
-from torchelmo.bilm.fast.encoder import FastEncoder, unique_rows
-from torchelmo.bilm.fast.inference import PackedBiLM
-from torchelmo.bilm.fast.products import Precision
+from torchelmo.bilm.fast.encoder import unique_rows
+from torchelmo.bilm.fast.inference import FastInference
 from torchelmo.bilm.folder import ModelCard, write_folder
 from torchelmo.bilm.lstm import LSTMState, ProjectedLSTM
 from torchelmo.bilm.softmax import Softmax
@@ -27,31 +25,50 @@ from torchelmo.errors import ConfigError, InputError
 from torchelmo.text.characters import CharacterEncoder
 from torchelmo.text.vocabulary import BEGIN, END, Vocabulary
 
-T = TypeVar("T")
-ExecutionPath = Literal["auto", "plain", "packed"]
+ExecutionPath = Literal["auto", "reference", "fast"]
 
 
 class BiLMState(NamedTuple):
-    """What the LSTMs remember; directions come in the order of `config.directions`."""
+    """The state of all LSTMs; the directions are in the order of `BiLMConfig.directions`."""
 
     hidden: Tensor  # (n_directions, n_layers, batch, projection_dim)
     cell: Tensor  # (n_directions, n_layers, batch, cell_dim)
 
 
 class BiLMOutput(NamedTuple):
+    """What `BiLM` returns."""
+
     layers: Tensor  # (n_layers + 1, batch, tokens, dim), 0 at padded positions
     mask: Tensor  # (batch, tokens), true at real tokens and sentence marks
     state: BiLMState  # after the last token of each row, in each direction
 
 
 class BiLM(nn.Module):
-    """ids (batch, tokens, max_characters) -> all layers (n_layers + 1, batch, tokens + 2, dim)."""
+    """The bidirectional language model of the ELMo paper.
+
+    A new model has random weights; `torchelmo.load` returns a trained one.
+
+    Args:
+        config: The shape of the model.
+        vocabulary: The words of the softmax, or of a model that reads whole words.
+
+    Raises:
+        InputError: The vocabulary does not have as many words as the model.
+
+    Example:
+        >>> import torch
+        >>> from torchelmo import BiLM, BiLMConfig
+        >>> bilm = BiLM(BiLMConfig(filters=((1, 4), (2, 4)), projection_dim=8, cell_dim=16, n_highway=1))
+        >>> ids = torch.randint(1, 261, (2, 5, 50))  # 2 sentences of 5 tokens
+        >>> bilm(ids).layers.shape  # n_layers + 1, batch, tokens + 2, dim
+        torch.Size([3, 2, 7, 16])
+    """
 
     def __init__(self, config: BiLMConfig, vocabulary: Vocabulary | None = None) -> None:
         super().__init__()
         self.config = config
         self.vocabulary = vocabulary
-        self.origin = "random weights"  # where the weights came from, for people
+        self.origin = "random weights"  # where the weights came from, for error messages and `info`
         self.official_options: dict[str, Any] | None = None  # options.json as it was read, to be written back
         self.lang: str | None = None  # language of the training text, whose rules split it into tokens
         self.pretokenized = False  # the training text was already split into tokens
@@ -65,8 +82,7 @@ class BiLM(nn.Module):
         if config.softmax_words:
             tied = self.encoder.embedding if config.tied_softmax else None
             self.softmax = Softmax(config.softmax_words, config.projection_dim, tied)
-        self._fast: dict[str, tuple[WeightsKey, Any]] = {}  # what the fast paths made of the weights
-        self._watches = {"encoder": Watch(), "lstms": Watch()}
+        self._fast = FastInference(self.encoder, self._lstm_modules(), residual=config.residual)
         self._check_vocabulary()
 
     def forward(
@@ -77,18 +93,29 @@ class BiLM(nn.Module):
         boundaries: bool = True,
         path: ExecutionPath = "auto",
     ) -> BiLMOutput:
-        """Run all layers. `<S>` and `</S>` are added around every row that has a token.
+        """Run all layers.
 
-        `boundaries=False` takes the ids as they are (a running text that holds its own marks). `path` chooses
-        how the same numbers are computed: "plain" is the reference, "packed" the fast one for inference.
+        Args:
+            ids: Character ids (batch, tokens, max_characters), or word ids (batch, tokens); 0 is padding.
+            state: The state of an earlier output, to continue from; default: zero.
+            boundaries: Add `<S>` and `</S>` around every row that has a token. False takes the ids as they are, for
+                running text that contains its own marks.
+            path: "reference" follows the equations, "fast" computes the same without gradients, and "auto" is "fast"
+                unless gradients are needed.
+
+        Returns:
+            Layers (n_layers + 1, batch, tokens + 2, dim), mask and state.
+
+        Raises:
+            InputError: The ids or the state do not fit the model.
         """
-        mask = self.mask_of(ids)
+        mask = self.token_mask(ids)
         if boundaries:
             ids, mask = self.add_boundaries(ids, mask)
         return self.run_layers(self.encode_tokens(ids, mask, path=path), mask, state, path=path)
 
-    def mask_of(self, ids: Tensor) -> Tensor:
-        """(batch, tokens): true at real tokens. Checks the shape and that padding stands at the end."""
+    def token_mask(self, ids: Tensor) -> Tensor:
+        """Check ids, and return (batch, tokens), true at real tokens."""
         config = self.config
         characters = config.input == "characters"
         expected = f"(batch, tokens, {config.max_characters})" if characters else "(batch, tokens)"
@@ -103,11 +130,11 @@ class BiLM(nn.Module):
             raise InputError(f"BiLM: expected ids from 0 to {limit - 1}, got {int(ids.min())} to {int(ids.max())}.")
         mask = (ids > 0).any(dim=-1) if characters else ids > 0
         if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
-            raise InputError("BiLM: padding (id 0) must stand after the tokens of a row, not before or between them.")
+            raise InputError("BiLM: padding (id 0) must come after the tokens of a row, not before or between them.")
         return mask
 
     def add_boundaries(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Put `<S>` before and `</S>` after the tokens of every row; rows of padding only stay as they are."""
+        """Add `<S>` before and `</S>` after the tokens of every row; rows of padding only stay as they are."""
         batch, tokens = mask.shape
         begin, end = self.boundary_ids(ids.device)
         lengths = mask.sum(dim=1)
@@ -120,26 +147,27 @@ class BiLM(nn.Module):
         return wrapped, torch.arange(tokens + 2, device=ids.device) < total.unsqueeze(1)
 
     def boundary_ids(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-        """The ids of `<S>` and `</S>`: rows of characters, or two word ids."""
+        """Return the ids of `<S>` and `</S>`: rows of characters, or two word ids."""
         if self.config.input == "characters":
             encoder = CharacterEncoder(self.config.max_characters)
             marks = [torch.from_numpy(encoder.mark(name)) for name in (BEGIN, END)]
         else:
-            # Files without a vocabulary have the marks first, as all official ones do.
+            # Without a vocabulary the marks are assumed to be the first words, as in all official files.
             places = self.vocabulary.ids([BEGIN, END]) if self.vocabulary else (0, 1)
             marks = [torch.tensor(int(place) + 1) for place in places]
         return marks[0].to(device), marks[1].to(device)
 
     def encode_tokens(self, ids: Tensor, mask: Tensor, *, path: ExecutionPath = "auto") -> Tensor:
-        """(batch, tokens, projection_dim): every distinct word of the batch is encoded once."""
-        encode = self.encoder if self._choose(path, self.encoder.parameters()) == "plain" else self.encode_words
+        """Return token vectors (batch, tokens, projection_dim); every distinct word of the batch is encoded once."""
+        fast = self._use_fast(path, self.encoder.parameters())
+        encode = self.fast.encode if fast else self.encoder
         places = mask.flatten().nonzero().squeeze(1)
         real = ids.flatten(0, 1)[places]
         if self.config.input == "words":
             vectors = encode(real)
         else:
-            words, place = unique_rows(real)
-            vectors = encode(words)[place]
+            words, position = unique_rows(real)
+            vectors = encode(words)[position]
         x = vectors.new_zeros(mask.numel(), self.config.projection_dim)
         return x.index_copy(0, places, vectors).view(*mask.shape, self.config.projection_dim)
 
@@ -151,84 +179,35 @@ class BiLM(nn.Module):
         *,
         path: ExecutionPath = "auto",
     ) -> BiLMOutput:
-        """Token vectors (batch, tokens, projection_dim) -> all layers."""
+        """Run the LSTMs on token vectors (batch, tokens, projection_dim), and return all layers."""
         self.check_state(state, len(x))
-        if self._choose(path, [x, *(state or ()), *self._lstm_parameters()]) == "plain":
-            return self._run_plain(x, mask, state)
+        weights = (weight for modules in self._lstm_modules() for weight in modules.parameters())
+        if not self._use_fast(path, [x, *(state or ()), *weights]):
+            return self._run_reference(x, mask, state)
         places = mask.flatten().nonzero().squeeze(1)
-        flat, after = self.run_flat(x.flatten(0, 1)[places], mask.sum(dim=1).tolist(), state)
+        flat, after = self.fast.run(x.flatten(0, 1)[places], mask.sum(dim=1).tolist(), state)
         layers = flat.new_zeros(len(flat), mask.numel(), flat.shape[-1]).index_copy_(1, places, flat)
-        return BiLMOutput(layers.view(len(flat), *mask.shape, flat.shape[-1]), mask, after)
+        return BiLMOutput(layers.view(len(flat), *mask.shape, flat.shape[-1]), mask, BiLMState(*after))
 
-    def run_flat(
-        self,
-        x: Tensor,
-        lengths: Sequence[int],
-        state: BiLMState | None = None,
-        *,
-        precision: Precision = "float32",
-    ) -> tuple[Tensor, BiLMState]:
-        """The packed path itself, without padding and without gradients.
+    @property
+    def fast(self) -> FastInference:
+        """The fast implementation of this model for inference."""
+        modules = self._lstm_modules()
+        if self._fast.encoder is not self.encoder or any(a is not b for a, b in zip(self._fast.directions, modules)):
+            # A module was replaced, or this is a replica that DataParallel made.
+            self._fast = FastInference(self.encoder, modules, residual=self.config.residual, tuning=self._fast.tuning)
+        return self._fast
 
-        (n_tokens, projection_dim), sentence after sentence -> (n_layers + 1, n_tokens, dim) in the same order.
-        """
-        before = self.zero_state(len(lengths)) if state is None else state
-        with torch.autocast(x.device.type, enabled=False):  # the fast paths choose their precision themselves
-            layers, hidden, cell = self._packed_lstms(precision).run(x.detach(), lengths, *before)
-        return layers, BiLMState(hidden, cell)
-
-    def encode_words(self, ids: Tensor, *, precision: Precision = "float32") -> Tensor:
-        """(n, max_characters) or (n,) ids of distinct words -> (n, projection_dim), fast and without gradients."""
-        if isinstance(self.encoder, WordEmbedding):
-            vectors: Tensor = self.encoder(ids)
-            return vectors.detach()
-        with torch.autocast(ids.device.type, enabled=False):
-            return self._fast_encoder(precision)(ids)
-
-    def _fast_encoder(self, precision: Precision) -> FastEncoder:
-        encoder = self.encoder
-        assert isinstance(encoder, CharCNN)
-        return self._prepared(f"encoder {precision}", self.encoder_key(), lambda: FastEncoder(encoder, precision))
-
-    def _packed_lstms(self, precision: Precision) -> PackedBiLM:
-        lstms = [self.direction_lstms(direction) for direction in self.config.directions]
-        return self._prepared(
-            f"lstms {precision}",
-            self._watches["lstms"](self._lstm_parameters()),
-            lambda: PackedBiLM(lstms, residual=self.config.residual, precision=precision),
-        )
-
-    def encoder_key(self) -> WeightsKey:
-        """Changes with the weights of the encoder: word vectors that were kept belong to one key."""
-        return self._watches["encoder"](self.encoder.parameters())
-
-    def _prepared(self, name: str, key: WeightsKey, prepare: Callable[[], T]) -> T:
-        """What a fast path made of the weights; made anew when a parameter was replaced or written to."""
-        kept = self._fast.get(name)
-        if kept is None or kept[0] != key:
-            self._fast.pop(name, None)  # before the new one is made: never three copies in memory
-            kept = self._fast[name] = (key, prepare())
-        made: T = kept[1]
-        return made
-
-    def _lstm_parameters(self) -> Iterator[nn.Parameter]:
-        for direction in self.config.directions:
-            for lstm in self.direction_lstms(direction):
-                yield from lstm.parameters()
-
-    def _choose(self, path: ExecutionPath, tensors: Iterable[Tensor]) -> ExecutionPath:
-        """ "auto" is the packed path, unless gradients are to flow to one of the tensors."""
+    def _use_fast(self, path: ExecutionPath, tensors: Iterable[Tensor]) -> bool:
+        """Return whether to take the fast path; "auto" takes it unless one of the tensors needs a gradient."""
         known = typing.get_args(ExecutionPath)
         if path not in known:
             raise ConfigError(f"path: expected one of {', '.join(map(repr, known))}, got {path!r}.")
         if path != "auto":
-            return path
-        return "plain" if torch.is_grad_enabled() and any(t.requires_grad for t in tensors) else "packed"
+            return path == "fast"
+        return not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_fast": {}}  # a copy prepares its own
-
-    def _run_plain(self, x: Tensor, mask: Tensor, state: BiLMState | None) -> BiLMOutput:
+    def _run_reference(self, x: Tensor, mask: Tensor, state: BiLMState | None) -> BiLMOutput:
         tracks: list[list[Tensor]] = []  # for each direction, its layers
         states: list[list[LSTMState]] = []
         for d, direction in enumerate(self.config.directions):
@@ -251,19 +230,46 @@ class BiLM(nn.Module):
         )
 
     def direction_lstms(self, direction: str) -> list[ProjectedLSTM]:
-        """The LSTMs of one direction, first layer first."""
+        """Return the LSTMs of one direction, first layer first."""
         return list(getattr(self, f"{direction}_lstms"))
 
+    def _lstm_modules(self) -> list[nn.ModuleList]:
+        return [getattr(self, f"{direction}_lstms") for direction in self.config.directions]
+
     def zero_state(self, batch: int) -> BiLMState:
-        """What every sentence starts from, unless a state is given."""
+        """Return the state from which every sentence starts unless another one is given."""
         shape = (len(self.config.directions), self.config.n_layers, batch)
         like = next(self.parameters())
         return BiLMState(
             like.new_zeros(*shape, self.config.projection_dim), like.new_zeros(*shape, self.config.cell_dim)
         )
 
+    def check_state(self, state: BiLMState | None, batch: int) -> None:
+        """Raise an InputError if a state does not belong to this model and batch size."""
+        if state is None:
+            return
+        if not isinstance(state, BiLMState):
+            raise InputError(f"BiLM: expected the state of an earlier output, a BiLMState, got {type(state).__name__}.")
+        config = self.config
+        for name, dim in (("hidden", config.projection_dim), ("cell", config.cell_dim)):
+            expected = (len(config.directions), config.n_layers, batch, dim)
+            found = tuple(getattr(state, name).shape)
+            if found != expected:
+                raise InputError(f"BiLM: expected state.{name} of shape {expected}, got {found}.")
+
     def save(self, folder: str | Path, dtype: torch.dtype | None = None) -> None:
-        """Write a model folder: config.json + model.safetensors (+ vocab.txt). `dtype` may be float16."""
+        """Write a model folder: config.json + model.safetensors (+ vocab.txt). `torchelmo.load` reads it.
+
+        A model that is already in the folder is replaced. All files are written, or none.
+
+        Args:
+            folder: The folder; it is created if necessary.
+            dtype: The type of the numbers in the file, such as torch.float16; default: that of the parameters.
+
+        Raises:
+            OutputExistsError: The folder contains files, but no model. It is left as it is.
+            OutputError: The folder cannot be written.
+        """
         card = ModelCard(self.config, self.vocabulary, self.origin, self.official_options, self.lang, self.pretokenized)
         write_folder(folder, card, self.own_tensors(), dtype=dtype)
 
@@ -273,7 +279,7 @@ class BiLM(nn.Module):
         return {name: tensor for name, tensor in self.state_dict().items() if name not in tied}
 
     def assign_parameters(self, tensors: Mapping[str, Tensor]) -> None:
-        """Give a model that was built on the meta device its parameters, without another copy."""
+        """Assign the parameters of a model that was built on the meta device, without copying them."""
         tensors = dict(tensors)
         if self.config.tied_softmax:
             tensors["softmax.weight"] = tensors["encoder.embedding"]
@@ -293,19 +299,6 @@ class BiLM(nn.Module):
         if self.vocabulary is not None and self.config.input == "words":
             digest.update("\n".join(self.vocabulary).encode())
         return digest.hexdigest()
-
-    def check_state(self, state: BiLMState | None, batch: int) -> None:
-        """A state that is given must be of this model and for this batch."""
-        if state is None:
-            return
-        if not isinstance(state, BiLMState):
-            raise InputError(f"BiLM: expected the state of an earlier output, a BiLMState, got {type(state).__name__}.")
-        config = self.config
-        for name, dim in (("hidden", config.projection_dim), ("cell", config.cell_dim)):
-            expected = (len(config.directions), config.n_layers, batch, dim)
-            found = tuple(getattr(state, name).shape)
-            if found != expected:
-                raise InputError(f"BiLM: expected state.{name} of shape {expected}, got {found}.")
 
     def _check_vocabulary(self) -> None:
         size = self.config.softmax_words or self.config.n_words

@@ -8,7 +8,7 @@ from torchelmo.bilm.folder import read_card, read_weights
 from torchelmo.bilm.model import BiLM
 from torchelmo.errors import MissingFileError
 from torchelmo.formats.official import load_official
-from torchelmo.runtime import give_back_freed_memory
+from torchelmo.runtime import release_freed_memory
 
 PRETRAINED = Path(__file__).parent.parent / "pretrained"
 DEFAULT_MODEL = "english-small"
@@ -53,7 +53,7 @@ def load_folder(folder: str | Path) -> BiLM:
         bilm = build_folder(folder)
     shapes = {name: tuple(tensor.shape) for name, tensor in bilm.own_tensors().items()}
     bilm.assign_parameters(read_weights(folder, shapes))
-    give_back_freed_memory()
+    release_freed_memory()
     return bilm
 
 

@@ -13,7 +13,7 @@ from torchelmo.config import build_config, convert
 from torchelmo.errors import ConfigError, OutputError, WeightsError
 from torchelmo.files import atomic_write, create_hdf5, read_json, write_json
 from torchelmo.formats.hdf5 import Datasets, list_datasets, open_hdf5, read_dataset
-from torchelmo.runtime import give_back_freed_memory
+from torchelmo.runtime import release_freed_memory
 from torchelmo.text.vocabulary import Vocabulary
 
 OFFICIAL_N_CHARACTERS = 262
@@ -44,7 +44,7 @@ def load_official(options: str | Path, weights: str | Path, vocabulary: str | Pa
             theirs = read_dataset(file, dataset.name, Path(weights))
             tensors.update(zip(dataset.parameters, dataset.unpack(theirs)))
     bilm.assign_parameters(tensors)
-    give_back_freed_memory()
+    release_freed_memory()
     bilm.origin = f"official files {Path(options).name} + {Path(weights).name}"
     bilm.official_options = raw
     return bilm

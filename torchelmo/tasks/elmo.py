@@ -172,7 +172,7 @@ class ElmoLayers(nn.Module):
                     advance(1)
                     if stop is not None and stop.asked:
                         return
-        self.elmo.words.closed = True  # a step, or the same step of a resumed run, then gives the same bits
+        self.elmo.token_cache.frozen = True  # a step, or the same step of a resumed run, then gives the same bits
 
     def forward(self, sentences: Sequence[Sequence[str]]) -> ElmoVectors:
         layers, mask = self._trained(sentences) if self.config.unfreeze else self._frozen(sentences)

@@ -1,139 +1,137 @@
-"""An LRU cache of finished token vectors: a word type is encoded once, across batches and calls."""
+"""A least-recently-used cache of token vectors, and the version of the weights that they were computed with."""
 
+import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-WeightsKey = tuple[tuple[int, ...], tuple[int, ...], bytes]  # places, versions, some values
-_FEW = 8  # values of a large parameter that are looked at
-_SMALL = 1 << 13  # values up to which a parameter is small
+WeightsKey = tuple[tuple[int, ...], tuple[int, ...], bytes]  # addresses, versions, some values
+_N_SAMPLES = 8  # values compared of a large parameter
+_SMALL = 1 << 13  # the most values of a small parameter
+
+# One lock for all caches: it is only held for a lookup or an insertion, never while words are encoded. A fork waits for
+# it, so that a child process never inherits a lock that no thread will release.
+_LOCK = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
-class Watch:
-    """Parameters -> a key, another one when a parameter was replaced, moved or written to.
+class TokenVectorCache:
+    """Map words to token vectors (dim,). Threads may share it.
 
-    Fused optimisers write without raising the version of a tensor, so a few values are compared, too. Where they
-    stand is kept for the next call, and with it the memory: no other tensor can come to the same place unseen.
+    At most `capacity` words are kept; the least recently used are dropped first. All are dropped when the key of a call
+    differs from the key of the call before. Set `frozen` to keep the words that are there and add no others: the last
+    digits of a vector can depend on the words it was encoded with, and a frozen cache makes them independent of
+    earlier calls.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.frozen = False
+        self._slots: OrderedDict[str, int] = OrderedDict()  # least recently used first
+        self._table: Tensor | None = None
+        self._key: Hashable = None
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TokenVectorCache, (self.capacity,)  # a copy starts empty
+
+    def clear(self) -> None:
+        """Drop all words."""
+        with _LOCK:
+            self._drop_all(None)
+
+    def look_up(self, words: Sequence[str], key: Hashable = None) -> tuple[Tensor | None, list[int]]:
+        """Return the vectors (n_words, dim) of distinct words, and the positions of those that are not kept.
+
+        The vectors are a copy. Those of missing words are undefined; without any kept word they are None.
+        """
+        with _LOCK:
+            if key != self._key:
+                self._drop_all(key)
+            slots = [self._slots.get(word, -1) for word in words]
+            for word, slot in zip(words, slots, strict=True):
+                if slot >= 0:
+                    self._slots.move_to_end(word)
+            vectors = None if self._table is None else self._table[torch.tensor(slots).clamp_min_(0)]
+        return vectors, [position for position, slot in enumerate(slots) if slot < 0]
+
+    def add(self, words: Sequence[str], vectors: Tensor, key: Hashable = None) -> None:
+        """Keep the vectors (n_words, dim) of words that `look_up` did not find with this key."""
+        with _LOCK:
+            if self.frozen or key != self._key:
+                return
+            words, vectors = words[: self.capacity], vectors[: self.capacity]
+            if not words:
+                return
+            table = self._grow(min(self.capacity, len(self._slots) + len(words)), vectors)
+            slots = [self._assign_slot(word) for word in words]
+            table.index_copy_(0, torch.tensor(slots, device=vectors.device), vectors)
+
+    def _assign_slot(self, word: str) -> int:
+        """Return a free slot, or the slot of the least recently used word."""
+        if word in self._slots:  # another thread added it first
+            return self._slots[word]
+        full = len(self._slots) >= self.capacity
+        slot = self._slots.popitem(last=False)[1] if full else len(self._slots)
+        self._slots[word] = slot
+        return slot
+
+    def _grow(self, n_words: int, like: Tensor) -> Tensor:
+        """Double the table until `n_words` fit, so that a short run does not pay for a full cache."""
+        rows = 0 if self._table is None else len(self._table)
+        if self._table is None or rows < n_words:
+            with torch.inference_mode(False):  # a table made in inference mode could not be written outside of it
+                table = like.new_empty(min(self.capacity, max(n_words, 2 * rows, 256)), like.shape[1])
+            if self._table is not None:
+                table[:rows] = self._table
+            self._table = table
+        return self._table
+
+    def _drop_all(self, key: Hashable) -> None:
+        self._slots.clear()
+        self._table, self._key = None, key
+
+
+class WeightsVersion:
+    """Map parameters to a key that changes whenever a parameter is replaced, moved or written to.
+
+    Fused optimizers write to a tensor without raising its version, so some values are compared, too. The views of these
+    values are kept, and with them the memory: no other tensor can get the same address unnoticed.
     """
 
     def __init__(self) -> None:
-        self._seen: tuple[tuple[int, ...], list[Tensor]] = ((), [])
+        self._sampled: tuple[tuple[int, ...], list[Tensor]] = ((), [])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Watch, ()  # a copy looks at parameters of its own
+        return WeightsVersion, ()  # a copy belongs to other parameters
 
     def __call__(self, parameters: Iterable[Tensor]) -> WeightsKey:
         tensors = list(parameters)
-        places = tuple(tensor.data_ptr() for tensor in tensors)
-        known, samples = self._seen
-        if places != known:
+        addresses = tuple(tensor.data_ptr() for tensor in tensors)
+        known, samples = self._sampled
+        if addresses != known:
             samples = [_sample(tensor.detach()) for tensor in tensors]
-            self._seen = places, samples
+            self._sampled = addresses, samples
         versions = tuple(0 if tensor.is_inference() else tensor._version for tensor in tensors)
-        # One copy and one comparison of bytes, for all together: this runs before every sentence. NaN equals itself.
-        return places, versions, torch.cat(samples).cpu().view(torch.uint8).numpy().tobytes()
+        # One copy of bytes for all samples, because this runs before every batch. Bytes, so that NaN equals itself.
+        return addresses, versions, torch.cat(samples).cpu().view(torch.uint8).numpy().tobytes()
 
 
 def _sample(tensor: Tensor) -> Tensor:
-    """A view of some values from all over a tensor, the last one among them; (n,)."""
+    """Return a view (n,) of values spread over a tensor, the last one included."""
     if tensor.dim() == 0 or tensor.numel() == 0:
         return tensor.reshape(-1)
-    # Every row of a small one: training writes only to those rows of the character table that it reads.
-    n = len(tensor) if tensor.numel() <= _SMALL else _FEW
+    # Every row of a small tensor: training writes only to the rows of the character table that it reads.
+    n = len(tensor) if tensor.numel() <= _SMALL else _N_SAMPLES
     steps = [(size - 1) // max(1, n - 1) for size in tensor.shape]
     first = [size - 1 - step * (n - 1) for size, step in zip(tensor.shape, steps)]
     strides = tensor.stride()
     offset = tensor.storage_offset() + sum(i * stride for i, stride in zip(first, strides))
     return tensor.as_strided((n,), (sum(step * stride for step, stride in zip(steps, strides)),), offset)
-
-
-class WordVectors:
-    """Words -> (n, dim), encoding only those that are not kept; safe to share between threads.
-
-    At most `capacity` words are kept, the least recently used are dropped first; all are dropped when `key`,
-    which names the weights, changes. Once `closed`, nothing more is kept: a word's last digits depend on the words
-    it is encoded with, and then on those of its own call only, not on what ran before.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.closed = False
-        self._slots: OrderedDict[str, int] = OrderedDict()  # least recently used first
-        self._table: Tensor | None = None
-        self._key: Any = None
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._slots)
-
-    def clear(self) -> None:
-        with self._lock:
-            self._drop_all(None)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return WordVectors, (self.capacity,)  # a copy starts empty, with a lock of its own
-
-    def __call__(self, words: Sequence[str], encode: Callable[[list[str]], Tensor], key: Any = None) -> Tensor:
-        """(n_words, dim), in the order of `words`; `encode` makes the vectors of distinct words."""
-        places: dict[str, int] = {}
-        order = [places.setdefault(word, len(places)) for word in words]
-        distinct = list(places)
-        with self._lock:
-            if key != self._key:
-                self._drop_all(key)
-            slots = [self._slots.get(word, -1) for word in distinct]
-            for word, slot in zip(distinct, slots, strict=True):
-                if slot >= 0:
-                    self._slots.move_to_end(word)
-            kept = None if self._table is None else self._table[torch.tensor(slots).clamp_min_(0)]
-        missing = [place for place, slot in enumerate(slots) if slot < 0]
-        if missing:
-            new = encode([distinct[place] for place in missing])
-            if kept is None:
-                kept = new
-            else:
-                kept.index_copy_(0, torch.tensor(missing, device=new.device), new)
-            with self._lock:
-                if key == self._key and not self.closed:
-                    self._keep([distinct[place] for place in missing], new)
-        assert kept is not None, "a batch has at least one word"
-        return kept[torch.tensor(order)]
-
-    def _keep(self, words: list[str], vectors: Tensor) -> None:
-        """Store new vectors in free slots, then in those of the least recently used words."""
-        if len(words) > self.capacity:
-            words, vectors = words[: self.capacity], vectors[: self.capacity]
-        if not words:
-            return
-        self._grow(min(self.capacity, len(self._slots) + len(words)), vectors)
-        assert self._table is not None
-        slots = []
-        for word in words:
-            if word in self._slots:  # another thread was faster
-                slot = self._slots[word]
-            elif len(self._slots) < self.capacity:
-                slot = len(self._slots)
-            else:
-                slot = self._slots.popitem(last=False)[1]
-            self._slots[word] = slot
-            slots.append(slot)
-        self._table.index_copy_(0, torch.tensor(slots, device=vectors.device), vectors)
-
-    def _grow(self, n_words: int, like: Tensor) -> None:
-        """Double the table until `n_words` fit: a short run should not pay for a full cache."""
-        rows = 0 if self._table is None else len(self._table)
-        if rows >= n_words:
-            return
-        with torch.inference_mode(False):  # else a call under inference_mode would close the table to all later ones
-            table = like.new_empty(min(self.capacity, max(n_words, 2 * rows, 256)), like.shape[1])
-        if self._table is not None:
-            table[:rows] = self._table
-        self._table = table
-
-    def _drop_all(self, key: Any) -> None:
-        self._slots.clear()
-        self._table, self._key = None, key

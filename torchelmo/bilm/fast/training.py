@@ -1,6 +1,6 @@
-"""Windows of running text through the biLM, for training: all rows full, the state carried, gradients cut.
+"""Windows of running text through the biLM, for training: full rows, carried state, truncated gradients.
 
-Both directions read left to right: the stream hands the backward language model its text reversed.
+Both directions read left to right: the stream gives the backward language model its text reversed.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,127 @@ from torchelmo.errors import InputError
 from torchelmo.runtime import in_parallel
 
 
+class TrainingOutput(NamedTuple):
+    """The top layer of a window, and the state after it."""
+
+    forward: Tensor | None  # (batch, unroll, projection_dim), the top layer; None without that direction
+    backward: Tensor | None
+    state: BiLMState  # detached, for the next window
+
+
+def run_training(
+    bilm: BiLM,
+    ids_forward: Tensor | None,
+    ids_backward: Tensor | None,
+    state: BiLMState | None,
+    *,
+    dropout: float = 0.0,
+    characters: Tensor | None = None,
+    path: Literal["fast", "reference"] = "fast",
+) -> TrainingOutput:
+    """Run one window with gradients for every parameter.
+
+    Args:
+        bilm: The model.
+        ids_forward: Ids (batch, unroll) that the forward language model reads, in reading order; None without it. They
+            are rows of `characters` for a character model, word ids + 1 for a model that reads words.
+        ids_backward: The same for the backward language model, with the text reversed.
+        state: The state after the window before; None for zero.
+        dropout: The dropout of the input of every LSTM and of the output, as published.
+        characters: The character ids (n_types, max_characters) of all word types.
+        path: "fast" uses hand-written gradients, "reference" autograd.
+
+    Returns:
+        The top layers, and the state for the next window.
+
+    Raises:
+        InputError: The ids or the state do not fit the model.
+    """
+    config = bilm.config
+    x = _encode(bilm, _check_ids(bilm, ids_forward, ids_backward), characters, path)
+    if state is None:
+        state = bilm.zero_state(x[0].shape[1])
+    bilm.check_state(state, x[0].shape[1])
+    run = run_layer if path == "fast" else _run_layer_reference
+    ends: list[list[LSTMState]] = []
+    for j in range(config.n_layers):
+        lstms = [bilm.direction_lstms(direction)[j] for direction in config.directions]
+        starts = [LSTMState(state.hidden[d, j], state.cell[d, j]) for d in range(len(lstms))]
+        inputs = [_drop(each, dropout) for each in x]
+        x, end = run(lstms, inputs, starts)
+        if config.residual and j > 0:
+            x = [out + each for out, each in zip(x, inputs)]
+        ends.append(end)
+    top = {name: _drop(each, dropout).transpose(0, 1) for name, each in zip(config.directions, x)}
+    return TrainingOutput(top.get("forward"), top.get("backward"), _join(ends))
+
+
+def _check_ids(bilm: BiLM, ids_forward: Tensor | None, ids_backward: Tensor | None) -> list[Tensor]:
+    """Return the ids of each direction of the model."""
+    given = {"forward": ids_forward, "backward": ids_backward}
+    needed = [given[direction] for direction in bilm.config.directions]
+    for direction, ids in zip(bilm.config.directions, needed):
+        if ids is None or ids.dim() != 2 or ids.shape != needed[0].shape:  # type: ignore[union-attr]
+            found = None if ids is None else tuple(ids.shape)
+            raise InputError(
+                f"run_training: expected ids_{direction} (batch, unroll), of one shape for all directions, got {found}."
+            )
+    return [ids for ids in needed if ids is not None]
+
+
+def _encode(bilm: BiLM, ids: list[Tensor], characters: Tensor | None, path: str) -> list[Tensor]:
+    """Each (batch, unroll) -> (unroll, batch, projection_dim); every word type of the window is encoded once."""
+    encoder = bilm.encoder
+    if isinstance(encoder, WordEmbedding):
+        return [encoder(each.T) for each in ids]
+    if characters is None:
+        raise InputError("run_training: a model that reads characters needs `characters`, the ids of all word types.")
+    types, position = torch.unique(torch.stack([each.T for each in ids]), return_inverse=True)
+    rows = characters[types].long()
+    vectors = encode_types(encoder, rows) if path == "fast" else encoder(rows)
+    return list(F.embedding(position, vectors).unbind())
+
+
+def _run_layer_reference(
+    lstms: Sequence[ProjectedLSTM], inputs: Sequence[Tensor], starts: Sequence[LSTMState]
+) -> tuple[list[Tensor], list[LSTMState]]:
+    """Compute `run_layer` by autograd."""
+    outputs, ends = [], []
+    for lstm, x, now in zip(lstms, inputs, starts):
+        hidden = []
+        for x_t in x.unbind():
+            now = lstm.step(x_t, now)
+            hidden.append(now.hidden)
+        outputs.append(torch.stack(hidden))
+        ends.append(LSTMState(now.hidden.detach(), now.cell.detach()))
+    return outputs, ends
+
+
+def _drop(x: Tensor, dropout: float) -> Tensor:
+    return F.dropout(x, dropout) if dropout else x
+
+
+def _join(ends: list[list[LSTMState]]) -> BiLMState:
+    """States by layer and direction -> (n_directions, n_layers, batch, …)."""
+    hidden, cell = (
+        torch.stack([torch.stack([end[part] for end in layer]) for layer in ends], dim=1) for part in (0, 1)
+    )
+    return BiLMState(hidden, cell)
+
+
+# One LSTM layer with a hand-written gradient
+
+
 def run_layer(
     lstms: Sequence[ProjectedLSTM], inputs: Sequence[Tensor], starts: Sequence[LSTMState]
 ) -> tuple[list[Tensor], list[LSTMState]]:
-    """For each direction (steps, batch, input_dim), in reading order -> (steps, batch, projection_dim).
+    """Run one layer of every direction: (steps, batch, input_dim), in reading order -> (steps, batch, projection_dim).
 
-    The states after the last step come without a gradient.
+    The returned states after the last step have no gradient.
     """
     arguments: list[Tensor] = []
     for lstm, x, start in zip(lstms, inputs, starts):
-        full = (tensor.to(lstm.bias.dtype) for tensor in (x, *start))  # whatever autocast made of them
+        full = (tensor.to(lstm.bias.dtype) for tensor in (x, *start))  # autocast may have changed their dtype
         arguments += [*full, lstm.input_weight, lstm.state_weight, lstm.bias, lstm.projection]
     clips = [Clips(lstm.cell_clip, lstm.projection_clip) for lstm in lstms]
     results = _Layer.apply(clips, *arguments)  # type: ignore[no-untyped-call]
@@ -37,19 +148,21 @@ def run_layer(
 
 
 class Clips(NamedTuple):
+    """The limits of cell and output; None for no limit."""
+
     cell: float | None
     projection: float | None
 
 
 class _Saved(NamedTuple):
-    """What the gradient needs of one direction; `steps` is the length of the window."""
+    """What the gradient of one direction needs; `steps` is the length of the window."""
 
     x: Tensor  # (steps, batch, input_dim)
     gates: Tensor  # (steps, batch, 4 · cell_dim): σ(i), tanh(j), σ(f), σ(o)
     unclipped: Tensor  # (steps, batch, cell_dim): the cells before clipping
     cells: Tensor  # (1 + steps, batch, cell_dim): the state before the window, then the cells
     tanh_cells: Tensor  # (steps, batch, cell_dim)
-    squashed: Tensor  # (steps, batch, cell_dim): σ(o) ⊙ tanh(c), which is projected
+    squashed: Tensor  # (steps, batch, cell_dim): σ(o) ⊙ tanh(c), the input of the projection
     projected: Tensor  # (steps, batch, projection_dim): the outputs before clipping
     hidden: Tensor  # (1 + steps, batch, projection_dim): the state before the window, then the outputs
     input_weight: Tensor
@@ -58,6 +171,8 @@ class _Saved(NamedTuple):
 
 
 class _Layer(torch.autograd.Function):
+    """The directions of one layer, each on its own thread."""
+
     @staticmethod
     def forward(ctx: Any, clips: list[Clips], *arguments: Tensor) -> tuple[Tensor, ...]:
         groups = [arguments[i : i + 7] for i in range(0, len(arguments), 7)]
@@ -119,7 +234,7 @@ def _forward(
 
 
 def _backward(clips: Clips, saved: _Saved, gradient: Tensor) -> tuple[Tensor, ...]:
-    """The gradients of all arguments of `_forward` but the first."""
+    """Return the gradients of all arguments of `_forward` except the first."""
     d_outputs = gradient.clone(memory_format=torch.contiguous_format)
     d_gates = torch.empty_like(saved.gates)
     d_bias = d_gates.new_zeros(d_gates.shape[-1])
@@ -141,7 +256,7 @@ def _backward(clips: Clips, saved: _Saved, gradient: Tensor) -> tuple[Tensor, ..
         d_bias.add_(d_gates[t].sum(dim=0))
         torch.mm(d_gates[t], saved.state_weight.T, out=d_hidden)
     flat = d_gates.flatten(0, 1)
-    both = torch.cat([saved.x, saved.hidden[:-1]], dim=2).flatten(0, 1)  # what the gates were made of
+    both = torch.cat([saved.x, saved.hidden[:-1]], dim=2).flatten(0, 1)  # the inputs of the gates
     d_input_weight, d_state_weight = torch.mm(both.T, flat).split([saved.x.shape[2], saved.hidden.shape[2]])
     d_projection = torch.mm(saved.squashed.flatten(0, 1).T, d_outputs.flatten(0, 1))
     d_x = torch.mm(flat, saved.input_weight.T).view_as(saved.x)
@@ -163,106 +278,14 @@ def _clip(x: Tensor, limit: float | None, *, out: Tensor) -> Tensor:
 
 
 def _clip_backward(gradient: Tensor, x: Tensor, limit: float | None) -> Tensor:
-    """In place: zero where x was beyond the limit, as for `clamp`; hardtanh's own limits are exclusive."""
+    """Set the gradient to zero, in place, where x is beyond the limit, as the gradient of `clamp` does."""
     if limit is None:
         return gradient
-    beyond = _next_number(limit, x.dtype)
-    result: Tensor = torch.ops.aten.hardtanh_backward(gradient, x, -beyond, beyond, grad_input=gradient)
+    exclusive = _next_number(limit, x.dtype)  # the limits of hardtanh's gradient are exclusive
+    result: Tensor = torch.ops.aten.hardtanh_backward(gradient, x, -exclusive, exclusive, grad_input=gradient)
     return result
 
 
 @cache
 def _next_number(limit: float, dtype: torch.dtype) -> float:
     return float(torch.nextafter(torch.tensor(limit, dtype=dtype), torch.tensor(torch.inf, dtype=dtype)))
-
-
-class TrainingOutput(NamedTuple):
-    forward: Tensor | None  # (batch, unroll, projection_dim), the top layer; None without that direction
-    backward: Tensor | None
-    state: BiLMState  # detached, for the next window
-
-
-def run_training(
-    bilm: BiLM,
-    ids_forward: Tensor | None,
-    ids_backward: Tensor | None,
-    state: BiLMState | None,
-    *,
-    dropout: float = 0.0,
-    characters: Tensor | None = None,
-    path: Literal["fast", "plain"] = "fast",
-) -> TrainingOutput:
-    """ids (batch, unroll), each in reading order -> the top layers, with gradients for every parameter.
-
-    Ids are rows of `characters` (n_types, max_characters) for a character model, word ids + 1 for one that
-    reads words. Dropout falls on the input of every LSTM and on the output, as published. The plain path gives
-    the same numbers by autograd alone.
-    """
-    config = bilm.config
-    x = _encode(bilm, _reading(bilm, ids_forward, ids_backward), characters, path)
-    if state is None:
-        state = bilm.zero_state(x[0].shape[1])
-    bilm.check_state(state, x[0].shape[1])
-    run = run_layer if path == "fast" else _run_layer_plain
-    ends: list[list[LSTMState]] = []
-    for j in range(config.n_layers):
-        lstms = [bilm.direction_lstms(direction)[j] for direction in config.directions]
-        starts = [LSTMState(state.hidden[d, j], state.cell[d, j]) for d in range(len(lstms))]
-        inputs = [_drop(each, dropout) for each in x]
-        x, end = run(lstms, inputs, starts)
-        if config.residual and j > 0:
-            x = [out + each for out, each in zip(x, inputs)]
-        ends.append(end)
-    top = {name: _drop(each, dropout).transpose(0, 1) for name, each in zip(config.directions, x)}
-    return TrainingOutput(top.get("forward"), top.get("backward"), _join(ends))
-
-
-def _reading(bilm: BiLM, ids_forward: Tensor | None, ids_backward: Tensor | None) -> list[Tensor]:
-    """What each direction of the model reads, checked."""
-    given = {"forward": ids_forward, "backward": ids_backward}
-    reading = [given[direction] for direction in bilm.config.directions]
-    for direction, ids in zip(bilm.config.directions, reading):
-        if ids is None or ids.dim() != 2 or ids.shape != reading[0].shape:  # type: ignore[union-attr]
-            found = None if ids is None else tuple(ids.shape)
-            raise InputError(f"run_training: expected ids_{direction} (batch, unroll), alike both ways, got {found}.")
-    return [ids for ids in reading if ids is not None]
-
-
-def _encode(bilm: BiLM, reading: list[Tensor], characters: Tensor | None, path: str) -> list[Tensor]:
-    """Each (batch, unroll) -> (unroll, batch, projection_dim): every distinct type of the window once."""
-    encoder = bilm.encoder
-    if isinstance(encoder, WordEmbedding):
-        return [encoder(ids.T) for ids in reading]
-    if characters is None:
-        raise InputError("run_training: a model that reads characters needs `characters`, the table of all types.")
-    types, place = torch.unique(torch.stack([ids.T for ids in reading]), return_inverse=True)
-    rows = characters[types].long()
-    vectors = encode_types(encoder, rows) if path == "fast" else encoder(rows)
-    return list(F.embedding(place, vectors).unbind())
-
-
-def _run_layer_plain(
-    lstms: Sequence[ProjectedLSTM], inputs: Sequence[Tensor], starts: Sequence[LSTMState]
-) -> tuple[list[Tensor], list[LSTMState]]:
-    """As `run_layer`, by autograd through the steps: the reference."""
-    outputs, ends = [], []
-    for lstm, x, now in zip(lstms, inputs, starts):
-        hidden = []
-        for x_t in x.unbind():
-            now = lstm.step(x_t, now)
-            hidden.append(now.hidden)
-        outputs.append(torch.stack(hidden))
-        ends.append(LSTMState(now.hidden.detach(), now.cell.detach()))
-    return outputs, ends
-
-
-def _drop(x: Tensor, dropout: float) -> Tensor:
-    return F.dropout(x, dropout) if dropout else x
-
-
-def _join(ends: list[list[LSTMState]]) -> BiLMState:
-    """Layers of directions of states -> (n_directions, n_layers, batch, …)."""
-    hidden, cell = (
-        torch.stack([torch.stack([end[part] for end in layer]) for layer in ends], dim=1) for part in (0, 1)
-    )
-    return BiLMState(hidden, cell)

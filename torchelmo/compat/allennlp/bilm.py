@@ -28,7 +28,7 @@ class ElmoCharacterEncoder(Borrowed):
         return self.output_dim
 
     def forward(self, inputs: Tensor) -> dict[str, Tensor]:
-        mask = self.core.mask_of(inputs)
+        mask = self.core.token_mask(inputs)
         begin, end = self.core.boundary_ids(inputs.device)
         ids, mask = add_marks(inputs, mask, begin, end)
         return {"mask": mask, "token_embedding": self.encode(ids, mask)}
@@ -274,7 +274,7 @@ class ElmoBiLm(nn.Module):
                     "word_inputs: words outside vocab_to_cache are read by their characters: expected inputs "
                     f"of shape {(*word_inputs.shape, 50)}, got {tuple(inputs.shape)}."
                 )
-            mask = torch.where(known, mask, self._token_embedder.core.mask_of(inputs))
+            mask = torch.where(known, mask, self._token_embedder.core.token_mask(inputs))
             spelled = self._token_embedder.encode(inputs, mask & ~known)
             vectors = torch.where(known.unsqueeze(-1), vectors, spelled)
         if bool((mask[:, 1:] & ~mask[:, :-1]).any()):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from torchelmo.bilm.config import BiLMConfig
-from torchelmo.bilm.fast.cache import Watch, WeightsKey
+from torchelmo.bilm.fast.cache import WeightsKey, WeightsVersion
 from torchelmo.bilm.model import BiLM
 
 
@@ -35,7 +35,7 @@ class Borrowed(nn.Module):
             _register(self, entry.theirs, nn.Parameter(tensor, requires_grad=trainable))
         self._bare = _Bare.of(bilm)
         self._frozen: _Frozen | None = None
-        self._watch = Watch()
+        self._weights_version = WeightsVersion()
 
     @property
     def core(self) -> BiLM:
@@ -56,7 +56,7 @@ class Borrowed(nn.Module):
         load_state_dict, `.to`, optimizers and edits under `torch.no_grad` count as changes; an edit in place of
         a few values by way of `.data` may not, because PyTorch does not count it.
         """
-        key = self._watch(parameters)
+        key = self._weights_version(parameters)
         if self._frozen is None or self._frozen.key != key:
             self._frozen = None  # first, so that there are never three copies
             with torch.no_grad():

@@ -14,9 +14,7 @@ from oracle import Oracle
 
 from torchelmo import BiLM, Elmo, ScalarMix
 from torchelmo.analysis.neighbours import compare
-from torchelmo.bilm.fast import encoder as char_tables
-from torchelmo.bilm.fast import inference as packed
-from torchelmo.bilm.fast import products
+from torchelmo.bilm.fast.products import Tuning
 
 SENTENCES = [["I", "took", "a", "bow"], [], ["bow"], ["bow", "and", "arrow", "<S>", "naïve", ""]]
 texts = st.lists(st.lists(st.sampled_from("a bow the arrow naïve 日本 x".split()) | st.text(max_size=5), max_size=6))
@@ -171,7 +169,7 @@ def test_the_cache_changes_nothing(cache, tiny_bilm):
     plain = Elmo(copy.deepcopy(tiny_bilm), cache=0)
     for batch in (SENTENCES, SENTENCES[::-1], [["a", "new", "word"]], SENTENCES):
         assert_close(elmo.embed(batch, batch_tokens=5), plain.embed(batch))
-    assert len(elmo.words) <= elmo.words.capacity
+    assert len(elmo.token_cache) <= elmo.token_cache.capacity
 
 
 @pytest.mark.parametrize(
@@ -191,7 +189,7 @@ def test_changed_weights_are_seen(change, elmo):
     elmo.embed(SENTENCES)
     with torch.no_grad():
         change(elmo.bilm)
-        out = elmo.bilm(elmo.encode(SENTENCES[:1]), path="plain")
+        out = elmo.bilm(elmo.encode(SENTENCES[:1]), path="reference")
     (vectors,) = elmo.embed(SENTENCES[:1])
     np.testing.assert_allclose(vectors, out.layers[:, 0, 1:-1], rtol=1e-5, atol=2e-6)
 
@@ -206,7 +204,7 @@ def test_training_between_two_frozen_calls_is_seen(part, name, elmo):
     elmo.bilm(elmo.encode(SENTENCES)).layers.square().sum().backward()
     getattr(torch.optim, name)(trained, lr=0.1, fused=True).step()
     elmo.bilm.requires_grad_(False)
-    expected = elmo.bilm(elmo.encode(SENTENCES[:1]), path="plain").layers[:, 0, 1:-1]
+    expected = elmo.bilm(elmo.encode(SENTENCES[:1]), path="reference").layers[:, 0, 1:-1]
     np.testing.assert_allclose(elmo.embed(SENTENCES[:1])[0], expected, rtol=1e-5, atol=2e-6)
 
 
@@ -218,28 +216,32 @@ def test_weights_may_lie_in_memory_in_any_order(tiny_bilm):
     assert_close(turned.embed(SENTENCES), expected)
 
 
-def test_half_precision_is_near(elmo, monkeypatch):
+def tuned(elmo: Elmo, tuning: Tuning) -> Elmo:
+    copied = Elmo(copy.deepcopy(elmo.bilm))
+    copied.bilm.fast.tuning = tuning
+    return copied
+
+
+def test_half_precision_is_near(elmo):
     exact = elmo.embed(SENTENCES)
-    monkeypatch.setattr(products, "_MIN_HALF", 0)
-    half = Elmo(copy.deepcopy(elmo.bilm)).embed(SENTENCES, precision="float16")
+    half = tuned(elmo, Tuning(min_half_weight=0)).embed(SENTENCES, precision="float16")
     assert_close(half, exact, 2e-2)
     assert_close(elmo.embed(SENTENCES, precision="float16"), exact, 2e-2)
-    assert_close(elmo.embed(SENTENCES), exact, 0)  # the two do not get into each other's way
+    assert_close(elmo.embed(SENTENCES), exact)  # the two precisions do not share cached vectors
 
 
-def test_half_precision_keeps_the_direction_of_every_vector(elmo, monkeypatch):
+def test_half_precision_keeps_the_direction_of_every_vector(elmo):
     exact = elmo.embed(SENTENCES)
-    monkeypatch.setattr(products, "_MIN_HALF", 0)
-    monkeypatch.setattr(packed, "_PAIRED_VALUES", 0)  # as for large models: the LSTMs in half precision, too
-    for one, other in zip(exact, Elmo(copy.deepcopy(elmo.bilm)).embed(SENTENCES, precision="float16")):
+    half = tuned(
+        elmo, Tuning(min_half_weight=0, max_paired_weight=0)
+    )  # as for large models: the LSTMs in half precision
+    for one, other in zip(exact, half.embed(SENTENCES, precision="float16")):
         cosine = (one * other).sum(-1) / (np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1))
         assert (cosine >= 0.9999).all()
 
 
-def test_small_chunks_of_words(elmo, monkeypatch):
-    expected = elmo.embed(SENTENCES)
-    monkeypatch.setattr(char_tables, "_CHUNK_VALUES", 1)
-    assert_close(Elmo(copy.deepcopy(elmo.bilm)).embed(SENTENCES), expected)
+def test_small_chunks_of_words(elmo):
+    assert_close(tuned(elmo, Tuning(table_chunk=1)).embed(SENTENCES), elmo.embed(SENTENCES))
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-5), (torch.float16, 0.05), (torch.bfloat16, 0.2)])

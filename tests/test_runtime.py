@@ -1,18 +1,20 @@
-"""Threads with a share of the cores: results in order, errors passed on, settings of other threads untouched."""
+"""Worker threads, and what the C library does with freed memory: page faults and resident memory of a process."""
 
 import multiprocessing
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
 import torch
 
-from torchelmo.runtime import in_parallel
+from torchelmo.runtime import in_parallel, keep_freed_memory, release_freed_memory
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _four_threads() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(4)
@@ -24,6 +26,7 @@ def report(number: int) -> tuple[int, int, bool, str]:
     return number, torch.get_num_threads(), torch.is_grad_enabled(), threading.current_thread().name
 
 
+@pytest.mark.usefixtures("_four_threads")
 def test_each_thread_has_its_share_of_the_cores_and_no_gradients():
     first, second = in_parallel(report, [(1,), (2,)], CPU)
     assert first[:3] == (1, 2, False)
@@ -38,6 +41,7 @@ def test_each_thread_has_its_share_of_the_cores_and_no_gradients():
     assert seen == [4]
 
 
+@pytest.mark.usefixtures("_four_threads")
 @pytest.mark.parametrize(("n", "device", "cores"), [(1, "cpu", 4), (5, "cpu", 4), (2, "meta", 4), (2, "cpu", 1)])
 def test_one_after_the_other_where_threads_gain_nothing(n: int, device: str, cores: int):
     torch.set_num_threads(cores)
@@ -45,17 +49,20 @@ def test_one_after_the_other_where_threads_gain_nothing(n: int, device: str, cor
     assert results == [(i, cores, False, threading.current_thread().name) for i in range(n)]
 
 
+@pytest.mark.usefixtures("_four_threads")
 def test_two_at_a_time_run_at_the_same_time():
     both = threading.Barrier(2, timeout=30)
     assert sorted(in_parallel(lambda _: both.wait(), [(1,), (2,)], CPU)) == [0, 1]
 
 
+@pytest.mark.usefixtures("_four_threads")
 def test_an_error_reaches_the_caller():
     with pytest.raises(ZeroDivisionError):
         in_parallel(lambda a, b: a / b, [(1, 1), (1, 0)], CPU)
     assert in_parallel(lambda a, b: a / b, [(1, 1), (4, 2)], CPU) == [1.0, 2.0]
 
 
+@pytest.mark.usefixtures("_four_threads")
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_a_forked_process_makes_threads_of_its_own():
@@ -66,3 +73,54 @@ def test_a_forked_process_makes_threads_of_its_own():
     child.start()
     assert answers.get(timeout=60) == 2
     child.join()
+
+
+only_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a setting of glibc")
+
+KEEP = """
+import resource, torch
+from torchelmo.runtime import keep_freed_memory
+{call}
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for i in range(16):
+    before = faults() if i == 12 else before if i else 0
+    torch.ones(10_000_000).mul_(2)
+print(faults() - before)
+"""
+
+GIVE_BACK = """
+import torch
+from torchelmo.runtime import release_freed_memory
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+blocks = [torch.ones(25_000) for _ in range(2000)]
+del blocks[:-1]  # the last one, at the top of the heap, holds the others below it
+before = resident()
+{call}
+print(before - resident())
+"""
+
+
+def run(script: str, call: str) -> int:
+    command = [sys.executable, "-c", script.format(call=call)]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+@only_linux
+def test_freed_memory_is_used_again():
+    """Page faults of the last four of sixteen times that a block of 40 MB is needed."""
+    kept = run(KEEP, "assert keep_freed_memory()")
+    assert kept < 1000 < run(KEEP, "")
+
+
+@only_linux
+def test_freed_memory_goes_back():
+    """Of 200 MB that were freed."""
+    assert run(GIVE_BACK, "") < 10_000_000 < 150_000_000 < run(GIVE_BACK, "release_freed_memory()")
+
+
+def test_other_systems_are_left_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert keep_freed_memory() is False
+    release_freed_memory()
