@@ -191,7 +191,7 @@ def test_state_dicts(bilm):
 @pytest.mark.parametrize(
     ("sentences", "facts"),
     [
-        ("a string", [0, "'a'", "embed"]),
+        ("a string", [0, "'a'"]),
         (["a", "b"], [0, "'a'"]),
         ([["a"], "b c"], [1, "'b c'"]),
         ([["a", 3]], [0, "token 1", 3]),

@@ -61,7 +61,7 @@ def read_tensors(
                 piece = file.get_slice(name)
                 shape, dtype = tuple(piece.get_shape()), piece.get_dtype()
                 if shape != tuple(expected[name]):
-                    fail(f"{name}: expected shape {tuple(expected[name])}, found {shape}.")
+                    fail(f"{name}: expected shape {tuple(expected[name])} for {what}, found {shape}.")
                 if dtype not in dtypes:
                     fail(f"{name}: expected the dtype {' or '.join(dtypes)}, found {dtype}.")
             tensors = {name: file.get_tensor(name).to(torch.float32, copy=True) for name in names}

@@ -115,9 +115,12 @@ class FastInference:
 
     def _prepare(self, part: str, precision: Precision, key: Any, prepare: Callable[[], T]) -> T:
         """Return what was prepared for this key, or prepare it now."""
+        # Drop what belongs to older weights first, so that there are never three copies in memory.
+        for name, (other, _) in list(self._prepared.items()):
+            if name[0] == part and other != key:
+                self._prepared.pop(name, None)
         kept = self._prepared.get((part, precision))
-        if kept is None or kept[0] != key:
-            self._prepared.pop((part, precision), None)  # first, so that there are never three copies in memory
+        if kept is None:
             kept = self._prepared[part, precision] = (key, prepare())
         prepared: T = kept[1]
         return prepared
