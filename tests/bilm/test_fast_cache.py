@@ -1,5 +1,6 @@
 """The cache of token vectors, and the version of the weights."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -164,4 +165,4 @@ def test_the_version_changes_with_every_kind_of_change():
         keys.append(version([torch.nn.Parameter(torch.zeros(300, 300)), bias]))
         weight.data.numpy()[:] = 1.0  # does not raise the version of the tensor
         keys.append(version([weight, bias]))
-    assert all(one != other for one, other in zip(keys, keys[1:]))
+    assert all(one != other for one, other in itertools.pairwise(keys))
