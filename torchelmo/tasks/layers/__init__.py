@@ -1,1 +1,1 @@
-"""The parts that task models are built from."""
+"""Layers that several task models share."""

@@ -1,4 +1,7 @@
-"""Layers of h = dropout(act(W x + b)), one after the other."""
+"""Building blocks of task models: padding, dropout, attention, pooling and feed-forward layers.
+
+Vectors are (batch, tokens, dim); a mask (batch, tokens) is true at real tokens.
+"""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -12,7 +15,7 @@ from torchelmo.errors import ConfigError
 
 
 def lengths_mask(lengths: Sequence[int] | Tensor, device: torch.device | str | None = None) -> Tensor:
-    """(n,) lengths -> (n, longest) bool, true at the real positions of each row.
+    """Return a mask for rows of these lengths: (n,) -> (n, longest) bool, true at real positions.
 
     >>> lengths_mask([2, 0, 1]).int().tolist()
     [[1, 1], [0, 0], [1, 0]]
@@ -23,7 +26,7 @@ def lengths_mask(lengths: Sequence[int] | Tensor, device: torch.device | str | N
 
 
 def pad_ids(rows: Sequence[Sequence[int]], value: int = 0, device: torch.device | str | None = None) -> Tensor:
-    """(n, longest) int64, `value` after the end of each row.
+    """Pad lists of ids with `value` to a tensor (n, longest) of int64.
 
     >>> pad_ids([[5, 6], [7]]).tolist()
     [[5, 6], [7, 0]]
@@ -34,12 +37,12 @@ def pad_ids(rows: Sequence[Sequence[int]], value: int = 0, device: torch.device 
 
 
 class VariationalDropout(nn.Module):
-    """(batch, tokens, dim) -> the same shape, with one mask for all tokens of a row."""
+    """Dropout with one mask for all tokens of a row: (batch, tokens, dim) -> the same shape."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
         if not 0.0 <= p < 1.0:
-            raise ConfigError(f"VariationalDropout: expected a share p of at least 0 and less than 1, got {p}.")
+            raise ConfigError(f"VariationalDropout: expected a probability p of at least 0 and below 1, got {p}.")
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
@@ -52,46 +55,48 @@ class VariationalDropout(nn.Module):
 
 
 def masked_softmax(scores: Tensor, mask: Tensor, dim: int = -1) -> Tensor:
-    """Softmax over `dim` where `mask` (bool, broadcast to `scores`) is true; 0 elsewhere, and all 0 where none is.
+    """Compute a softmax over the positions of `dim` at which `mask` is true; all others get the weight 0.
+
+    `mask` is broadcast to `scores`. If no position is true, all weights are 0.
 
     >>> masked_softmax(torch.tensor([1.0, 1.0, 9.0]), torch.tensor([True, True, False])).tolist()
     [0.5, 0.5, 0.0]
     """
-    # The lowest number instead of −∞: a row without a real position has weights and gradients of 0, not NaN.
+    # The lowest finite number instead of -inf: a row without real positions gets weights and gradients of 0, not NaN.
     lowest = torch.finfo(scores.dtype).min
     return torch.softmax(scores.masked_fill(~mask, lowest), dim=dim) * mask
 
 
 def attend(scores: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """(batch, n, m), (batch, m, dim), mask of the values (batch, m) -> (batch, n, dim)."""
+    """Average values by attention: scores (batch, n, m), values (batch, m, dim) and their mask -> (batch, n, dim)."""
     return masked_softmax(scores, mask.unsqueeze(-2)) @ values
 
 
 def self_attend(vectors: Tensor, mask: Tensor) -> Tensor:
-    """Every position attends to its own sequence: (batch, n, dim), mask (batch, n) -> (batch, n, dim)."""
+    """Let every position attend to its own sequence: (batch, n, dim), mask (batch, n) -> (batch, n, dim)."""
     return attend(vectors @ vectors.transpose(-2, -1), vectors, mask)
 
 
 def max_pool(vectors: Tensor, mask: Tensor) -> Tensor:
-    """The largest value of every dimension."""
+    """Return the maximum over real tokens, 0 for a row without any: (batch, dim)."""
     real = mask.unsqueeze(-1)
     highest = vectors.masked_fill(~real, -torch.inf).amax(dim=1)
     return highest.masked_fill(~real.any(dim=1), 0.0)
 
 
 def min_pool(vectors: Tensor, mask: Tensor) -> Tensor:
-    """The smallest value of every dimension."""
+    """Return the minimum over real tokens, 0 for a row without any: (batch, dim)."""
     return -max_pool(-vectors, mask)
 
 
 def mean_pool(vectors: Tensor, mask: Tensor) -> Tensor:
-    """The average over real tokens."""
+    """Return the mean over real tokens, 0 for a row without any: (batch, dim)."""
     real = mask.unsqueeze(-1)
     return vectors.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1).clamp_min(1)
 
 
 class SelfAttentivePool(nn.Module):
-    """Σ_t softmax_t(v·x_t + d) x_t, with learned v and d."""
+    """Pool tokens with learned weights: Σ_t softmax_t(v·x_t + d) x_t."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -106,9 +111,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "tanh"
 
 
 class FeedForward(nn.Module):
-    """(..., dims[0]) -> (..., dims[-1]), a layer for every two neighbours in `dims`.
+    """Apply layers of h = dropout(activation(W x + b)): (..., dims[0]) -> (..., dims[-1]).
 
-    With `last_linear` the last layer has neither activation nor dropout: its values are scores.
+    Args:
+        dims: The width of the input and of each layer.
+        dropout: Dropout after each activation.
+        activation: "relu" or "tanh".
+        last_linear: Leave out activation and dropout of the last layer, whose values are scores.
     """
 
     def __init__(
@@ -121,7 +130,9 @@ class FeedForward(nn.Module):
     ) -> None:
         super().__init__()
         if len(dims) < 2:
-            raise ConfigError(f"FeedForward: expected the width of the input and of each layer, got {list(dims)}.")
+            raise ConfigError(
+                f"FeedForward: expected the widths of the input and of at least one layer, got {list(dims)}."
+            )
         if activation not in ACTIVATIONS:
             raise ConfigError(f"FeedForward: no activation {activation!r}.{suggest(activation, ACTIVATIONS)}")
         self.dim, self.activation, self.last_linear = dims[-1], activation, last_linear

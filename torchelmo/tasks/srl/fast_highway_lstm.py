@@ -1,10 +1,11 @@
-"""The highway LSTM for training and inference at speed; `highway_lstm.py` has the equations.
+"""Run and train the highway LSTM fast: the results of `srl.model.run_reference`, with a hand-written gradient.
 
-    forward     G = X W + b for all tokens at once; then for each step, in place, G_t += h′ U, gates, c_t, h_t
-    backward    what each gate is multiplied by is known for all tokens before the loop; the steps in reverse
-                turn it into ∂/∂G; then each weight's gradient is one product over all tokens
+    forward     G = X W + b for all tokens at once; then for each step, in place, G_t += h' U, gates, c_t, h_t
+    backward    the factor of each gate's gradient is computed for all tokens before the loop; the steps in reverse
+                order turn it into dL/dG; each weight's gradient is one product over all tokens
 
-Each core takes its share of the rows through all layers, packed (`shares.py`). No second derivatives.
+Padding is never computed. Each core runs its partition of the rows through all layers (`partition_rows`).
+Second derivatives are not supported. `benchmarks/task_layers.py` measures the gain.
 """
 
 from collections.abc import Sequence
@@ -15,11 +16,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from torchelmo.runtime import in_parallel
-from torchelmo.tasks.layers.fast_rnn import Share, share_rows
+from torchelmo.tasks.layers.fast_rnn import RowPartition, partition_rows
 
 
 class HighwayWeights(NamedTuple):
-    """The blocks of columns are j, i, f, o, r, and for x the highway's own W_h."""
+    """Columns are in blocks j, i, f, o, r; the input has a sixth block, W_h of the highway connection."""
 
     input: Tensor  # (input_dim, 6 · hidden_dim)
     state: Tensor  # (hidden_dim, 5 · hidden_dim)
@@ -27,37 +28,44 @@ class HighwayWeights(NamedTuple):
 
 
 def run_packed(x: Tensor, mask: Tensor, kept: Tensor | None, weights: Sequence[HighwayWeights]) -> Tensor:
-    """(batch, tokens, input_dim) -> (batch, tokens, hidden_dim); `kept` (n_layers, batch, hidden_dim) is z."""
+    """Run all layers: (batch, tokens, input_dim) -> (batch, tokens, hidden_dim), 0 at padding.
+
+    Args:
+        x: The padded batch.
+        mask: (batch, tokens), true at real tokens, which come first.
+        kept: (n_layers, batch, hidden_dim), the recurrent dropout masks z; None for no dropout.
+        weights: The weights of each layer. Every second layer reads backward.
+    """
     batch, steps, _ = x.shape
-    shares = share_rows(mask.sum(dim=1), steps)
+    parts = partition_rows(mask.sum(dim=1), steps)
     arguments = [tensor for layer in weights for tensor in layer]
     flat = x.to(weights[0].bias.dtype).reshape(batch * steps, x.shape[2])
-    out: Tensor = _Stack.apply(shares, torch.is_grad_enabled(), kept, flat, *arguments)  # type: ignore[no-untyped-call]
+    out: Tensor = _Stack.apply(parts, torch.is_grad_enabled(), kept, flat, *arguments)  # type: ignore[no-untyped-call]
     return out.view(batch, steps, out.shape[1])
 
 
 class _Step(NamedTuple):
-    """One step of a layer, in the order in which that layer reads."""
+    """One step of a layer, in the layer's reading order."""
 
     now: slice  # its tokens
-    before: slice  # the tokens of the step read before it, as far as their rows are in this one
-    n_before: int  # how many those are: the first rows of this step
+    before: slice  # the tokens of the previous step whose rows are in this step too
+    n_before: int  # the number of those, which are the first rows of this step
 
 
-def _reading_order(share: Share, *, backwards: bool) -> list[_Step]:
-    """Forwards every row of a step was in the one before; backwards the shorter rows start on the way."""
-    order = list(range(len(share.sizes)))
+def _reading_order(part: RowPartition, *, backwards: bool) -> list[_Step]:
+    """List the steps. Forward, rows only drop out; backward, shorter rows join later."""
+    order = list(range(len(part.sizes)))
     order = order[::-1] if backwards else order
     steps = []
     for previous, t in zip([None, *order], order):
-        n = 0 if previous is None else min(share.sizes[previous], share.sizes[t])
-        first = 0 if previous is None else share.starts[previous]
-        steps.append(_Step(slice(share.starts[t], share.starts[t] + share.sizes[t]), slice(first, first + n), n))
+        n = 0 if previous is None else min(part.sizes[previous], part.sizes[t])
+        first = 0 if previous is None else part.starts[previous]
+        steps.append(_Step(slice(part.starts[t], part.starts[t] + part.sizes[t]), slice(first, first + n), n))
     return steps
 
 
 class _Saved(NamedTuple):
-    """What the gradient needs of one layer; all are (n_tokens, …)."""
+    """Tensors of one layer that the backward pass needs; all are (n_tokens, …)."""
 
     x: Tensor  # (…, input_dim)
     gates: Tensor  # (…, 6, hidden_dim): tanh(j), σ(i), σ(f), σ(o), σ(r), W_h x
@@ -71,15 +79,15 @@ class _Stack(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, shares: list[Share], keep: bool, kept: Tensor | None, x: Tensor, *arguments: Tensor
+        ctx: Any, partitions: list[RowPartition], keep: bool, kept: Tensor | None, x: Tensor, *arguments: Tensor
     ) -> Tensor:
         weights = _layers_of(arguments)
-        results = in_parallel(_forward, [(weights, kept, keep, share, x) for share in shares], x.device)
+        results = in_parallel(_forward, [(weights, kept, keep, part, x) for part in partitions], x.device)
         if keep:
             saved = [tensor for _, layers in results for layer in layers for tensor in layer]
             ctx.save_for_backward(*arguments, *saved, *([] if kept is None else [kept]))
-        ctx.shares, ctx.n_arguments, ctx.has_kept = shares, len(arguments), kept is not None
-        return _unpack([out for out, _ in results], shares, len(x))
+        ctx.partitions, ctx.n_arguments, ctx.has_kept = partitions, len(arguments), kept is not None
+        return _unpack([out for out, _ in results], partitions, len(x))
 
     @staticmethod
     @once_differentiable
@@ -89,17 +97,17 @@ class _Stack(torch.autograd.Function):
         weights = _layers_of(tensors[: ctx.n_arguments])
         size, n = len(_Saved._fields), len(weights)
         layers = [_Saved(*tensors[i : i + size]) for i in range(ctx.n_arguments, len(tensors) - size + 1, size)]
-        work = [(weights, kept, layers[s * n : (s + 1) * n], share, gradient) for s, share in enumerate(ctx.shares)]
+        work = [(weights, kept, layers[p * n : (p + 1) * n], part, gradient) for p, part in enumerate(ctx.partitions)]
         results = in_parallel(_backward, work, gradient.device)
         d_weights = [sum(parts[1:], start=parts[0]) for parts in zip(*(flat for _, flat in results))]
-        return (None, None, None, _unpack([d_x for d_x, _ in results], ctx.shares, len(gradient)), *d_weights)
+        return (None, None, None, _unpack([d_x for d_x, _ in results], ctx.partitions, len(gradient)), *d_weights)
 
 
-def _unpack(parts: list[Tensor], shares: list[Share], n: int) -> Tensor:
-    """Packed tokens of all shares -> their places among `n`, 0 elsewhere."""
-    padded = parts[0].new_zeros(n, parts[0].shape[1])
-    for part, share in zip(parts, shares):
-        padded.index_copy_(0, share.places, part)
+def _unpack(packed: list[Tensor], partitions: list[RowPartition], n: int) -> Tensor:
+    """Return a tensor of `n` padded positions with the packed tokens at their places, 0 elsewhere."""
+    padded = packed[0].new_zeros(n, packed[0].shape[1])
+    for tokens, part in zip(packed, partitions):
+        padded.index_copy_(0, part.places, tokens)
     return padded
 
 
@@ -108,12 +116,12 @@ def _layers_of(arguments: Sequence[Tensor]) -> list[HighwayWeights]:
 
 
 def _forward(
-    weights: list[HighwayWeights], kept: Tensor | None, keep: bool, share: Share, x: Tensor
+    weights: list[HighwayWeights], kept: Tensor | None, keep: bool, part: RowPartition, x: Tensor
 ) -> tuple[Tensor, list[_Saved]]:
-    x, layers = x.index_select(0, share.places), []
+    x, layers = x.index_select(0, part.places), []
     for number, layer in enumerate(weights):
-        z = None if kept is None else kept[number, share.batch_row]
-        saved = _forward_layer(layer, z, _reading_order(share, backwards=number % 2 == 1), x)
+        z = None if kept is None else kept[number, part.batch_row]
+        saved = _forward_layer(layer, z, _reading_order(part, backwards=number % 2 == 1), x)
         x = saved.hidden
         if keep:
             layers.append(saved)
@@ -148,20 +156,20 @@ def _forward_layer(weights: HighwayWeights, z: Tensor | None, steps: list[_Step]
 
 
 def _double_first_block(weight: Tensor, dim: int) -> Tensor:
-    """For tanh(j) = 2 σ(2j) − 1: one call serves all gates, and σ is four times as fast as tanh."""
+    """Double the weights of j, so that tanh(j) = 2 σ(2j) - 1: one σ for all gates is faster than a separate tanh."""
     doubled = weight.clone()
     doubled[..., :dim] *= 2.0
     return doubled
 
 
 def _backward(
-    weights: list[HighwayWeights], kept: Tensor | None, layers: list[_Saved], share: Share, gradient: Tensor
+    weights: list[HighwayWeights], kept: Tensor | None, layers: list[_Saved], part: RowPartition, gradient: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
-    """The gradient of x, and those of all weights in their order."""
-    gradient, flat = gradient.index_select(0, share.places), list[Tensor]()
+    """Return the gradient of x, and those of all weights in their order."""
+    gradient, flat = gradient.index_select(0, part.places), list[Tensor]()
     for number in reversed(range(len(weights))):
-        z = None if kept is None else kept[number, share.batch_row]
-        steps = _reading_order(share, backwards=number % 2 == 1)
+        z = None if kept is None else kept[number, part.batch_row]
+        steps = _reading_order(part, backwards=number % 2 == 1)
         gradient, *of_weights = _backward_layer(weights[number], z, steps, layers[number], gradient)
         flat = [*of_weights, *flat]
     return gradient, flat
@@ -173,7 +181,7 @@ def _backward_layer(
     dim = len(weights.state)
     j, i, f, o, r, carried = saved.gates.unbind(1)
     cells_before, hidden_before = _before(saved.cells, steps), _before(saved.hidden, steps)
-    # ∂/∂gate = factor · ∂/∂c for j, i, f and factor · ∂/∂h for o, r, W_h x.
+    # dL/dgate = factor · dL/dc for j, i, f and factor · dL/dh for o, r, W_h x.
     d_gates = torch.empty_like(saved.gates)
     of_cell = r * o
     torch.mul(i, 1 - j * j, out=d_gates[:, 0])
@@ -186,7 +194,7 @@ def _backward_layer(
     if z is not None:
         d_gates[:, 3:].mul_(z.unsqueeze(1))
         of_cell.mul_(z)
-    d_hidden = gradient  # made for this call, by the layer above or by packing
+    d_hidden = gradient  # may be overwritten: the layer above or `index_select` made it for this call
     d_cell = d_hidden.new_zeros(max((now.stop - now.start for now, _, _ in steps), default=0), dim)
     flat = d_gates.view(-1, 6 * dim)
     state_weight = weights.state.T
@@ -208,7 +216,7 @@ def _slope(sigmoid: Tensor) -> Tensor:
 
 
 def _before(values: Tensor, steps: list[_Step]) -> Tensor:
-    """For every token the value of its row one step before in reading order, 0 where the row starts."""
+    """Return for every token the value of its row at the previous step in reading order, 0 at a row's first step."""
     shifted = torch.zeros_like(values)
     for now, before, n_before in steps:
         if n_before:

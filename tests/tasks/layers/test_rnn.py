@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchelmo.tasks.layers.basic import lengths_mask
 from torchelmo.tasks.layers.rnn import BiRNN
@@ -39,7 +40,7 @@ def test_each_direction_reads_the_real_tokens_alone(cell):
                 h, c = step(cell, *weights, x[row, t], h, c)
                 expected[row, t, 4 * direction : 4 * direction + 4] = h
     torch.testing.assert_close(encoder(x, lengths_mask(lengths)), expected)
-    with torch.no_grad():  # takes another way on a CPU
+    with torch.no_grad():
         torch.testing.assert_close(encoder(x, lengths_mask(lengths)), expected)
     assert encoder.dim == 8
 
@@ -99,3 +100,64 @@ def test_the_forget_gate_begins_open_and_the_recurrence_orthogonal():
         assert bias.tolist() == [0.0] * 5 + [1.0] * 5 + [0.0] * 10
         for gate in getattr(layer, f"weight_hh_l0{suffix}").chunk(4):
             torch.testing.assert_close(gate @ gate.T, torch.eye(5))
+
+
+LENGTHS = [3, 6, 1, 4, 4]
+
+
+def run_packed(lstm, x, lengths):
+    """PyTorch's own way to leave padding out."""
+    packed = pack_padded_sequence(x, torch.tensor(lengths), batch_first=True, enforce_sorted=False)
+    return pad_packed_sequence(lstm(packed)[0], batch_first=True, total_length=x.shape[1])[0]
+
+
+@pytest.fixture
+def encoder():
+    torch.manual_seed(0)
+    return BiRNN(3, 4).double()
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("lengths", [LENGTHS, [1], [5], [1, 1]])
+def test_outputs_and_gradients_are_those_of_a_packed_lstm(encoder, lengths, n_threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads)
+    try:
+        mask = torch.nn.functional.pad(lengths_mask(lengths), (0, 7 - max(lengths)))
+        x = torch.randn(len(lengths), 7, 3, dtype=torch.float64, requires_grad=True)
+        weight = torch.randn(len(lengths), 7, 8, dtype=torch.float64)
+        results = []
+        for out in (run_packed(encoder.layers[0], x, lengths), encoder(x, mask)):
+            results.append((out, *torch.autograd.grad((out * weight).sum(), [x, *encoder.parameters()])))
+    finally:
+        torch.set_num_threads(before)
+    for expected, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_gradients_are_clipped_as_those_of_a_packed_lstm(encoder):
+    """Each once: two that share their memory would be scaled twice."""
+    x = torch.randn(5, 6, 3, dtype=torch.float64)
+    results = []
+    for run in (lambda: run_packed(encoder.layers[0], x, LENGTHS), lambda: encoder(x, lengths_mask(LENGTHS))):
+        encoder.zero_grad()
+        run().square().sum().backward()
+        nn.utils.clip_grad_norm_(encoder.parameters(), 0.01)
+        results.append([parameter.grad.clone() for parameter in encoder.parameters()])
+    for expected, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_the_gradient_is_that_of_finite_differences(encoder):
+    x = torch.randn(5, 6, 3, dtype=torch.float64, requires_grad=True)
+    mask = lengths_mask(LENGTHS)
+    assert torch.autograd.gradcheck(lambda x, *_: encoder(x, mask), (x, *encoder.parameters()), fast_mode=True)
+
+
+def test_autocast_does_not_reach_the_recurrence(encoder):
+    encoder = encoder.float()
+    x, mask = torch.randn(5, 6, 3), lengths_mask(LENGTHS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = encoder(x, mask)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, run_packed(encoder.layers[0], x, LENGTHS))

@@ -1,4 +1,4 @@
-"""The highway LSTM: its plain path against NumPy, its fast path against the plain one."""
+"""The highway LSTM: its reference path against NumPy, its fast path against the reference."""
 
 import numpy as np
 import pytest
@@ -6,15 +6,15 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from torchelmo.tasks.layers import fast_rnn as shares
+from torchelmo.tasks.layers import fast_rnn
 from torchelmo.tasks.layers.basic import lengths_mask
 from torchelmo.tasks.srl.model import HighwayLSTM
 
 
 @pytest.fixture(params=[1, 3])
-def _n_shares(request, monkeypatch):
+def _n_partitions(request, monkeypatch):
     """As on a machine with one core, and with three."""
-    monkeypatch.setattr(shares, "_number_of_shares", lambda n_rows, device: request.param)
+    monkeypatch.setattr(fast_rnn, "_number_of_partitions", lambda n_rows, device: request.param)
 
 
 def build(**options):
@@ -53,7 +53,7 @@ def numpy_layer(x, layer, backwards):
     return outputs
 
 
-@pytest.mark.parametrize("path", ["plain", "fast"])
+@pytest.mark.parametrize("path", ["reference", "fast"])
 def test_the_numbers_are_those_of_the_equations(path):
     lstm = build(n_layers=4)
     x, mask = batch([3, 1, 6])
@@ -66,10 +66,10 @@ def test_the_numbers_are_those_of_the_equations(path):
         assert not out[row, length:].any()
 
 
-@pytest.mark.usefixtures("_n_shares")
+@pytest.mark.usefixtures("_n_partitions")
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 @given(lengths=st.lists(st.integers(0, 7), min_size=1, max_size=9), extra=st.integers(0, 2), seed=st.integers(0, 999))
-def test_the_fast_path_gives_the_values_and_gradients_of_the_plain_one(dropout, lengths, extra, seed):
+def test_the_fast_path_gives_the_values_and_gradients_of_the_reference(dropout, lengths, extra, seed):
     assume(max(lengths) + extra)  # batches without tokens have a test of their own
     torch.manual_seed(seed)
     lstm = build(dropout=dropout)
@@ -77,13 +77,13 @@ def test_the_fast_path_gives_the_values_and_gradients_of_the_plain_one(dropout, 
     x.requires_grad_()
     weights = torch.randn(*mask.shape, 4, dtype=torch.double)
     results = []
-    for path in ("plain", "fast"):
+    for path in ("reference", "fast"):
         torch.manual_seed(seed)  # the same dropout
         out = lstm(x, mask, path=path)
         gradients = torch.autograd.grad((out * weights).sum(), [x, *lstm.parameters()])
         results.append([out, *gradients])
-    for plain, fast in zip(*results):
-        torch.testing.assert_close(fast, plain)
+    for reference, fast in zip(*results):
+        torch.testing.assert_close(fast, reference)
 
 
 def test_the_written_out_gradient_agrees_with_finite_differences():
@@ -105,7 +105,7 @@ def test_a_backward_pass_may_be_repeated():
     assert all(map(torch.equal, first, second))
 
 
-@pytest.mark.parametrize("path", ["plain", "fast"])
+@pytest.mark.parametrize("path", ["reference", "fast"])
 def test_padding_and_other_rows_do_not_change_a_row(path):
     lstm = build(n_layers=4)
     x, mask = batch([2, 5, 0, 3], extra=1)
@@ -115,7 +115,7 @@ def test_padding_and_other_rows_do_not_change_a_row(path):
     torch.testing.assert_close(lstm(noisy, mask, path=path), lstm(x, mask, path=path))
 
 
-@pytest.mark.parametrize("path", ["plain", "fast"])
+@pytest.mark.parametrize("path", ["reference", "fast"])
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)])
 def test_batches_without_tokens(path, shape):
     lstm = build()
