@@ -9,34 +9,57 @@ INSTALLED := $(VENV)/.installed
 WORKERS ?= 2
 THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-CHECKED := $(wildcard torchelmo tests examples benchmarks)
+CHECKED := $(wildcard torchelmo tests examples benchmarks docs)
 
-.PHONY: help demo test lint types pytest format clean
+# Tests that need no training and few seconds, for `make quick`.
+QUICK := $(wildcard tests/test_*.py tests/text tests/bilm tests/runs tests/tasks/layers)
+# Tests whose results depend on floating-point kernels, and the kernels that `make test-kernels` runs them with:
+# the machine's own, then older instruction sets for PyTorch (ATEN) and for its matrix products (oneDNN).
+NUMERIC := $(wildcard tests/bilm tests/test_elmo.py tests/test_embed*.py tests/test_mix.py tests/test_golden.py \
+	tests/test_pinned_vectors.py tests/test_pretrained.py tests/lm/test_losses.py tests/lm/test_evaluate.py \
+	tests/lm/test_predict.py tests/compat tests/tasks/layers)
+KERNELS := own ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=SSE41 ONEDNN_MAX_CPU_ISA=AVX2
+
+.PHONY: help demo quick test test-kernels docs lint types pytest format clean
 .DELETE_ON_ERROR:
 
-help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+help:  ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(INSTALLED)  ## what a biLM does with a word in two sentences, and how fast
+demo: $(INSTALLED)  ## show words in different senses, layer by layer, and the speed of this machine
 	@$(BIN)/python examples/demo.py
 
-test: lint types pytest  ## lint, types and tests
+quick: lint types  ## lint, types and the fast tests: about a minute
+	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) --no-cov -q -m "not slow" $(QUICK) $(ARGS)
 
-lint: $(INSTALLED)  ## ruff
+test: lint types pytest  ## everything that a change must pass: lint, types, all tests, coverage
+
+test-kernels: $(INSTALLED)  ## the numeric tests with other CPU kernels and thread counts: minutes
+	@failed=; for threads in 1 2; do for kernels in $(KERNELS); do \
+		echo "== $$kernels kernels, $$threads thread(s)"; \
+		env $$(test $$kernels = own || echo $$kernels) OMP_NUM_THREADS=$$threads MKL_NUM_THREADS=$$threads \
+			$(BIN)/python -m pytest --no-cov -q $(NUMERIC) $(ARGS) || failed="$$failed $$kernels/$$threads"; \
+	done; done; test -z "$$failed" || { echo "failed with:$$failed" >&2; exit 1; }
+
+docs: $(INSTALLED)  ## the documentation as a site in build/docs; warnings are errors
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo "Open build/docs/index.html"
+
+lint: $(INSTALLED)  ## ruff: lint and format
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/ruff format --check $(CHECKED)
 
-types: $(INSTALLED)  ## mypy
+types: $(INSTALLED)  ## mypy --strict
 	$(BIN)/mypy --strict torchelmo $(wildcard examples benchmarks)
 
-pytest: $(INSTALLED)  ## tests, with the coverage of the package
+pytest: $(INSTALLED)  ## all tests with coverage; ARGS="-k mix --no-cov" selects some
 	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --cov --cov-report=term $(ARGS)
 
-format: $(INSTALLED)  ## rewrite the code in the house format
+format: $(INSTALLED)  ## format the code and apply automatic fixes
 	$(BIN)/ruff check --fix $(CHECKED)
 	$(BIN)/ruff format $(CHECKED)
 
-clean:  ## remove all that make and the tools made
+clean:  ## remove everything that make and the tools created
 	rm -rf $(VENV) build dist *.egg-info .coverage .coverage.* htmlcov .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
