@@ -13,7 +13,7 @@ from official_files import WORDS, random_official
 from oracle import Oracle
 
 from torchelmo import BiLM, Elmo, ScalarMix
-from torchelmo.analysis.neighbours import compare
+from torchelmo.analysis import compare
 from torchelmo.bilm.fast.products import Tuning
 
 SENTENCES = [["I", "took", "a", "bow"], [], ["bow"], ["bow", "and", "arrow", "<S>", "naïve", ""]]

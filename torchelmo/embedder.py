@@ -136,7 +136,7 @@ class Embedder:
         single_words = True  # so far, every input is a string without a space
         for position, sentence in enumerate(sentences):
             if isinstance(sentence, str):
-                window.append([*self._split(sentence, position)])
+                window.append([*split_text(sentence, position, self.settings.lang)])
                 single_words = single_words and len(sentence.split()) == 1
             else:
                 check_tokens(sentence, position, expected="a string or a list of tokens")
@@ -150,16 +150,6 @@ class Embedder:
             _warn_of_single_words()
         if window:
             yield window
-
-    def _split(self, text: str, position: int) -> list[list[str]]:
-        try:
-            # Looked up for every text: a stream may be continued by another thread, and each thread has its own.
-            return tokenizer_for(self.settings.lang).sentences(text)
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"Sentence {position}: expected text, found a lone surrogate ({text[error.start : error.end]!a}) "
-                "in it. Decode the text as UTF-8, or remove such characters."
-            ) from None
 
     def _run_by_length(self, parts: list[Sequence[str]]) -> list[Vectors]:
         results: dict[int, Vectors] = {}
@@ -244,6 +234,18 @@ def check_tokens(sentence: Any, position: int, *, expected: str = "a list of tok
     for i, token in enumerate(sentence):
         if not isinstance(token, str):
             raise InputError(f"Sentence {position}, token {i}: expected a string, got {_short(token)}.")
+
+
+def split_text(text: str, position: int, lang: str) -> list[list[str]]:
+    """Split a string of raw text into sentences of tokens. An error names the position of the string in its list."""
+    try:
+        # Looked up for every text: a stream may be continued by another thread, and each thread has its own.
+        return tokenizer_for(lang).sentences(text)
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"Sentence {position}: expected text, found a lone surrogate ({text[error.start : error.end]!a}) "
+            "in it. Decode the text as UTF-8, or remove such characters."
+        ) from None
 
 
 def token_ids(bilm: BiLM, sentences: Sequence[Sequence[str]]) -> Tensor:

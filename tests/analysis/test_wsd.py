@@ -1,4 +1,4 @@
-"""Word senses by nearest neighbour, beside a brute-force computation in NumPy."""
+"""Word sense disambiguation, compared with a brute-force computation in NumPy."""
 
 import math
 
@@ -9,7 +9,7 @@ from tiny_senses import BOW_GESTURE, BOW_KNOT, BOW_WEAPON, GOOD, SELDOM, SOUND, 
 
 from torchelmo import Elmo
 from torchelmo.analysis.senses import TaggedSentence, TaggedWord, read_senses, read_tagged
-from torchelmo.analysis.wsd import SenseMeans, disambiguate, learn, needed
+from torchelmo.analysis.wsd import CentroidClassifier, KNNClassifier, collect_senses, disambiguate, relevant_sentences
 from torchelmo.errors import ConfigError
 
 
@@ -122,23 +122,23 @@ def test_a_lemma_without_training_gets_the_first_sense(elmo, data):
     assert (found.n_seen, found.n_senses) == (0, 0)
 
 
-def test_only_sentences_with_a_sense_that_is_asked_for_are_run(data):
+def test_only_sentences_with_a_relevant_sense_are_embedded(data):
     train, test, senses = data
-    kept = list(needed(train, test, senses))
+    kept = list(relevant_sentences(train, test, senses))
     assert kept == train[:7]  # then come one without tags, a tree, and the sense of another WordNet
 
 
-def test_running_only_those_gives_the_sums_of_running_all(elmo, data):
+def test_embedding_only_relevant_sentences_gives_the_same_sums(elmo, data):
     train, test, senses = data
     everything = {key for keys in senses.values() for key in keys}
-    all_of_them, some = SenseMeans(), SenseMeans()
-    learn(all_of_them, elmo, train, everything, [0, 1, 2])
-    learn(some, elmo, needed(train, test, senses), everything, [0, 1, 2])
-    assert all_of_them.sums.keys() - some.sums.keys() == {"tree%1:20:00::"}
-    for key, total in some.sums.items():
-        np.testing.assert_allclose(total, all_of_them.sums[key], atol=1e-6)
-        assert some.counts[key] == all_of_them.counts[key]
-    assert some.counts[BOW_GESTURE] == 2
+    all_sentences, relevant = CentroidClassifier(), CentroidClassifier()
+    collect_senses(all_sentences, elmo, train, everything, [0, 1, 2])
+    collect_senses(relevant, elmo, relevant_sentences(train, test, senses), everything, [0, 1, 2])
+    assert all_sentences.sums.keys() - relevant.sums.keys() == {"tree%1:20:00::"}
+    for key, total in relevant.sums.items():
+        np.testing.assert_allclose(total, all_sentences.sums[key], atol=1e-6)
+        assert relevant.counts[key] == all_sentences.counts[key]
+    assert relevant.counts[BOW_GESTURE] == 2
 
 
 def test_a_sense_of_another_wordnet_is_no_answer(elmo, data):
@@ -148,7 +148,7 @@ def test_a_sense_of_another_wordnet_is_no_answer(elmo, data):
     assert disambiguate(elmo, without, test, senses) == disambiguate(elmo, train, test, senses)
 
 
-def test_the_training_data_is_read_as_it_is_needed(elmo, data):
+def test_the_training_data_is_read_lazily(elmo, data):
     """A hundred copies: what is held at any time is a few batches."""
     train, test, senses = data
     n_read, most = 0, 0
@@ -188,3 +188,54 @@ def test_names_of_the_sample_are_those_of_its_inventory(data):
     _, _, senses = data
     assert senses["bow", "NOUN"] == [BOW_WEAPON, BOW_KNOT, BOW_GESTURE]
     assert (senses["take_part", "VERB"], senses["seldom", "ADV"]) == ([TAKE_PART], [SELDOM])
+
+
+def fit(vectors, kind):
+    for sense, some in vectors.items():
+        for each in some:
+            kind.add(sense, np.array(each))
+    return kind
+
+
+def test_the_nearest_centroid_is_chosen_per_layer_and_ties_go_to_the_first():
+    a, b = [[2.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [5.0, 0.0]]
+    means = fit({"a": [a], "b": [b], "c": [a, a, a], "zero": [np.zeros((2, 2))]}, CentroidClassifier())
+    vectors = np.array([[1.0, 0.1], [1.0, 0.1]])
+    assert means.predict(vectors, ["a", "b"]) == ["a", "b"]
+    assert means.predict(vectors, ["c", "a"]) == ["c", "c"]
+    assert means.predict(vectors, ["a", "c"]) == ["a", "a"]
+    assert means.predict(vectors, ["zero", "b"]) == ["b", "b"]
+    assert means.counts == {"a": 1, "b": 1, "c": 3, "zero": 1}
+
+
+def test_the_nearest_words_vote_layer_by_layer():
+    near, middle, far = [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]
+    vectors = {"rare": [[near, far]], "usual": [[middle, middle], [middle, far]]}
+    x = np.array([[1.0, 0.0], [1.0, 0.0]])
+    answers = {k: fit(vectors, KNNClassifier(k)).predict(x, ["rare", "usual"]) for k in (1, 2, 3, 9)}
+    assert answers[1] == ["rare", "usual"]
+    assert answers[2] == ["rare", "usual"]  # layer 0: 1 + 1 against 1 + 0.71
+    assert answers[3] == answers[9] == ["usual", "usual"]
+
+
+def test_one_vote_each_goes_to_the_nearer_and_equals_to_the_first():
+    x = np.array([[1.0, 0.0]])
+    votes = fit({"a": [[[1.0, 1.0]]], "b": [[[3.0, 1.0]]], "c": [[[6.0, 2.0]]]}, KNNClassifier(2))
+    assert votes.predict(x, ["a", "b"]) == ["b"]
+    assert votes.predict(x, ["b", "c"]) == ["b"]
+    assert votes.predict(x, ["c", "b"]) == ["c"]
+
+
+def test_a_neighbour_with_a_negative_cosine_has_a_vote():
+    votes = fit({"opposite": [[[-1.0, 0.2]]], "none": [[[-1.0, 0.1]]]}, KNNClassifier(1))
+    assert votes.predict(np.array([[1.0, 0.0]]), ["none", "opposite"]) == ["opposite"]
+
+
+def test_a_zero_vector_gets_the_first_sense():
+    votes = fit({"a": [[[1.0, 0.0]]], "b": [[[0.0, 1.0]]]}, KNNClassifier(5))
+    assert votes.predict(np.zeros((1, 2)), ["b", "a"]) == ["b"]
+
+
+def test_the_number_of_neighbours_must_be_positive():
+    with pytest.raises(ConfigError, match=mentions("neighbours", 1, 0)):
+        KNNClassifier(0)

@@ -11,8 +11,8 @@ from facts import mentions
 from tiny_senses import TEST, TRAIN, as_xml, write_all
 
 from torchelmo import Elmo, load
-from torchelmo.analysis.neighbours import neighbours
 from torchelmo.analysis.senses import read_senses, read_tagged
+from torchelmo.analysis.similarity import neighbours
 from torchelmo.analysis.wsd import disambiguate
 from torchelmo.cli import app
 from torchelmo.cli.analyse import _in_context

@@ -1,109 +1,207 @@
-"""Text whose words are tagged with senses, as JSON lines or as the XML of the unified evaluation framework.
+"""Read text tagged with word senses, and the sense inventory of WordNet.
 
-JSON lines  {"tok": ["He", "took_part"], "senses": {"1": ["take_part%2:41:00::"]}}, senses by the place of the token
-XML         <instance id="d0.s0.t0" lemma="take_part" pos="VERB">took part</instance> among <wf>, keys in a second file
+JSON lines  {"tok": ["He", "took_part"], "senses": {"1": ["take_part%2:41:00::"]}}: sense keys by token position
+XML         <instance id="d0.s0.t0" lemma="take_part" pos="VERB">took part</instance> and <wf> in <sentence>, as in
+            the unified evaluation framework; a second file has the sense keys of every instance id
 
-Words of several parts ("took_part", "took part") are split: no biLM has read them in one piece.
+Multiword expressions ("took_part", "took part") are split into tokens, because a biLM reads single words.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
-from xml.parsers import expat  # not ElementTree: expat knows the line
+from xml.etree.ElementTree import Element, ParseError, iterparse
 
-from torchelmo.errors import ConfigError, InputError
+from torchelmo.errors import ConfigError, InputError, TorchelmoError
 from torchelmo.files import open_bytes, read_lines
 from torchelmo.text.reading import malformed, parse_object
 
-Word: TypeAlias = tuple[str, str]  # lemma with _ for spaces, and part of speech: NOUN, VERB, ADJ or ADV
-Senses: TypeAlias = Mapping[Word, Sequence[str]]  # the sense keys of each word in WordNet's order
+Lemma: TypeAlias = tuple[str, str]  # a lemma with _ for spaces, and its part of speech
+SenseInventory: TypeAlias = Mapping[Lemma, Sequence[str]]  # the sense keys of each lemma in WordNet's order
 PARTS_OF_SPEECH = ("NOUN", "VERB", "ADJ", "ADV")
 # lemma%ss_type:lex_filenum:lex_id:head_word:head_id
-_KEY = re.compile(r"(.+)%([1-5]):\d\d:\d\d:[^:\s]*:(?:\d\d)?")
-_TYPES = dict(zip("12345", [*PARTS_OF_SPEECH, "ADJ"]))  # 5 is an adjective that clusters around another
-
-
-def word_of(key: str) -> Word | None:
-    """The word that a sense key belongs to; None if it is no sense key.
-
-    >>> word_of("over-all%5:00:00:gross:00")
-    ('over-all', 'ADJ')
-    """
-    found = _KEY.fullmatch(key)
-    return None if found is None else (found[1], _TYPES[found[2]])
-
-
-def split_keys(keys: str) -> list[str]:
-    """SemCor writes the senses of a word that has several as one key.
-
-    >>> split_keys("year%1:28:02::;1:28:01::")
-    ['year%1:28:02::', 'year%1:28:01::']
-    """
-    lemma, sign, senses = keys.rpartition("%")
-    return [lemma + sign + sense for sense in senses.split(";")]
-
-
-def read_senses(path: str | Path) -> Senses:
-    """index.sense, whose lines are: sense key, synset offset, sense number, tag count."""
-    numbered: dict[Word, list[tuple[int, str]]] = {}
-    for line_number, line in enumerate(read_lines(path), 1):
-        columns = line.split()
-        if not columns:
-            continue
-        word = word_of(columns[0])
-        if word is None or len(columns) != 4 or not columns[2].isdecimal():
-            raise malformed(path, line_number, "a sense key, an offset, a sense number and a count", repr(line[:60]))
-        numbered.setdefault(word, []).append((int(columns[2]), columns[0]))
-    if not numbered:
-        raise InputError(f"{path}: expected the index.sense of WordNet, found no sense in it.")
-    return {word: [key for _, key in sorted(senses)] for word, senses in numbered.items()}
+_SENSE_KEY = re.compile(r"(.+)%([1-5]):\d\d:\d\d:[^:\s]*:(?:\d\d)?")
+_PART_OF_SPEECH = dict(zip("12345", [*PARTS_OF_SPEECH, "ADJ"]))  # 5 is WordNet's adjective satellite
+_SENSE_NUMBER = re.compile(r"\d{1,9}")
+_WORD_TAGS = ("wf", "instance")
 
 
 class TaggedWord(NamedTuple):
-    start: int  # it is tokens[start:end] of its sentence
+    """A word with its senses. Its tokens are tokens[start:end] of the sentence."""
+
+    start: int
     end: int
-    word: Word  # lemma and part of speech
-    senses: tuple[str, ...]  # its sense keys: where there are several, each of them is right
+    lemma: Lemma
+    senses: tuple[str, ...]  # sense keys; an answer is correct if it is one of them
 
 
 class TaggedSentence(NamedTuple):
+    """A sentence and those of its words that are tagged with senses."""
+
     tokens: list[str]
     words: list[TaggedWord]
 
 
-def add_word(tokens: list[str], text: str) -> tuple[int, int]:
-    """Append the parts of a word; say where they stand.
+def read_senses(path: str | Path) -> SenseInventory:
+    """Read the sense inventory of WordNet, index.sense.
 
-    >>> tokens = ["He"]
-    >>> add_word(tokens, "took_part"), tokens
-    ((1, 3), ['He', 'took', 'part'])
+    Args:
+        path: A plain or compressed file. Each line has a sense key, a synset offset, a sense number and a tag count.
+
+    Returns:
+        The sense keys of every (lemma, part of speech), ordered by sense number.
+
+    Raises:
+        InputError: A line has another form, or the file has no senses.
     """
-    start = len(tokens)
-    tokens += text.replace("_", " ").split() or [text]
-    return start, len(tokens)
+    numbered: dict[Lemma, list[tuple[int, str]]] = {}
+    for line_number, line in enumerate(read_lines(path), 1):
+        columns = line.split()
+        if not columns:
+            continue
+        lemma = parse_sense_key(columns[0])
+        if lemma is None or len(columns) != 4 or not _SENSE_NUMBER.fullmatch(columns[2]):
+            raise malformed(path, line_number, "a sense key, an offset, a sense number and a count", repr(line[:60]))
+        numbered.setdefault(lemma, []).append((int(columns[2]), columns[0]))
+    if not numbered:
+        raise InputError(f"{path}: expected the index.sense of WordNet, found no senses.")
+    return {lemma: [key for _, key in sorted(senses)] for lemma, senses in numbered.items()}
 
 
-_CHUNK = 1 << 16  # bytes read at once
+def read_tagged(path: str | Path, keys: str | Path | None = None) -> Iterator[TaggedSentence]:
+    """Read sentences whose words are tagged with senses, from JSON lines or XML.
+
+    Args:
+        path: A plain or compressed file: XML if its name contains .xml, JSON lines otherwise.
+        keys: The file with the sense keys of the XML's instances; None for JSON lines.
+
+    Returns:
+        An iterator over the sentences. The file is read while the iterator advances.
+
+    Raises:
+        ConfigError: `keys` is missing for XML, or given for JSON lines.
+        InputError: The file is malformed. The message names the line (JSON lines) or the sentence (XML).
+    """
+    is_xml = ".xml" in Path(path).suffixes
+    if is_xml and keys is None:
+        raise ConfigError(f"{path}: expected a second file with the sense keys of the XML, got none. Pass keys.")
+    if not is_xml and keys is not None:
+        raise ConfigError(f"{path}: expected no keys with JSON lines, which contain the senses; got {keys}.")
+    return _read_json_lines(path) if keys is None else _read_xml(path, keys)
 
 
-def read_xml(path: str | Path, keys: str | Path) -> Iterator[TaggedSentence]:
-    """The sentences; every instance must have its keys, and every line of keys its instance."""
-    reader = _Reader(path, keys)
-    with open_bytes(path) as stream:
-        while chunk := stream.read(_CHUNK):
-            yield from reader.feed(chunk)
-    yield from reader.feed(b"", end=True)
-    left = reader.keys.keys()
-    if left:
+def parse_sense_key(key: str) -> Lemma | None:
+    """Return the lemma and part of speech of a sense key, or None if it is not a sense key.
+
+    >>> parse_sense_key("over-all%5:00:00:gross:00")
+    ('over-all', 'ADJ')
+    """
+    found = _SENSE_KEY.fullmatch(key)
+    return None if found is None else (found[1], _PART_OF_SPEECH[found[2]])
+
+
+def _read_json_lines(path: str | Path) -> Iterator[TaggedSentence]:
+    for number, line in enumerate(read_lines(path), 1):
+        if line.strip():
+            yield _sentence_of_json(parse_object(line, path, number), path, number)
+
+
+def _sentence_of_json(content: dict[str, Any], path: str | Path, number: int) -> TaggedSentence:
+    words, senses_by_position = content.get("tok"), content.get("senses")
+    if not isinstance(words, list) or not all(isinstance(word, str) and word.strip() for word in words):
+        raise malformed(path, number, 'a list of words under "tok"', f"{words!r:.60}")
+    if not isinstance(senses_by_position, dict):
+        raise malformed(path, number, 'an object under "senses"', f"{senses_by_position!r:.60}")
+    sentence = TaggedSentence([], [])
+    spans = {str(i): _append_word(sentence.tokens, word) for i, word in enumerate(words)}
+    for position, senses in senses_by_position.items():
+        if position not in spans:
+            raise malformed(path, number, f'positions from 0 to {len(words) - 1} under "senses"', f"{position!r:.60}")
+        if not isinstance(senses, list) or not senses or not all(isinstance(key, str) for key in senses):
+            raise malformed(path, number, f"a list of sense keys for position {position}", f"{senses!r:.60}")
+        keys = [key for joined in senses for key in _split_keys(joined)]
+        lemmas = [parse_sense_key(key) for key in keys]
+        if lemmas[0] is None or None in lemmas:
+            raise malformed(path, number, "sense keys such as say%2:32:00::", f"{senses!r:.60}")
+        sentence.words.append(TaggedWord(*spans[position], lemmas[0], tuple(keys)))
+    return sentence
+
+
+def _read_xml(path: str | Path, keys_path: str | Path) -> Iterator[TaggedSentence]:
+    keys = _read_keys(keys_path)
+    parents: list[Element] = []
+    where = "before the first sentence"
+    for event, element in _parse_xml(path):
+        if event == "start":
+            parent = parents[-1].tag if parents else "the file"
+            # Words are children of a sentence and contain only text. All other elements are outside sentences.
+            if (element.tag in _WORD_TAGS) != (parent == "sentence") or parent in _WORD_TAGS:
+                expected = "<wf> and <instance> with text in every <sentence>, and nothing else"
+                raise _malformed_xml(path, where, expected, f"<{element.tag}> in <{parent}>")
+            if element.tag == "sentence":
+                where = f"sentence {element.get('id')!r}"
+            parents.append(element)
+            continue
+        parents.pop()
+        if element.tag == "sentence":
+            yield _sentence_of_xml(element, keys, path, keys_path, where)
+            where = f"after {where}"
+        if parents and element.tag not in _WORD_TAGS:
+            parents[-1].remove(element)  # iterparse would keep the whole file in memory
+    if keys:
         raise InputError(
-            f"{keys}: expected the keys of the instances in {path}, found {len(left)} that it does not have, "
-            f"such as {next(iter(left))!r}. Give the two files of one data set."
+            f"{keys_path}: expected the keys of the instances in {path}, found {len(keys)} that it does not have, "
+            f"such as {next(iter(keys))!r}. Use the two files of one data set."
         )
 
 
-def read_keys(path: str | Path) -> dict[str, tuple[str, ...]]:
-    """Instance -> its sense keys, one instance on a line."""
+def _parse_xml(path: str | Path) -> Iterator[tuple[str, Element]]:
+    """Yield the start and the end of every element.
+
+    Untrusted files are safe: expat limits the expansion of entities and loads no external ones.
+    """
+    with open_bytes(path) as stream:
+        try:
+            yield from iterparse(stream, ("start", "end"))
+        except TorchelmoError:
+            raise
+        except (ParseError, LookupError, ValueError) as error:  # the last two: an encoding that Python does not have
+            raise InputError(f"{path}: expected well-formed XML: {error}. Correct the file.") from error
+
+
+def _sentence_of_xml(
+    element: Element, keys: dict[str, tuple[str, ...]], path: str | Path, keys_path: str | Path, where: str
+) -> TaggedSentence:
+    """Convert a <sentence>. The keys of its instances are removed from `keys`."""
+    sentence = TaggedSentence([], [])
+    for item in element:
+        text = item.text or ""
+        if not text.strip():
+            raise _malformed_xml(path, where, f"a word in <{item.tag}>", "no text")
+        span = _append_word(sentence.tokens, text)
+        if item.tag == "wf":
+            continue
+        instance, lemma, pos = (item.get(name) for name in ("id", "lemma", "pos"))
+        if not instance or not lemma or not pos:
+            found = f"id {instance!r}, lemma {lemma!r}, pos {pos!r}"
+            raise _malformed_xml(path, where, "an id, a lemma and a pos in every <instance>", found)
+        if pos not in PARTS_OF_SPEECH:
+            raise _malformed_xml(path, where, f"a pos of {', '.join(PARTS_OF_SPEECH)}", repr(pos))
+        if instance not in keys:
+            found = f"{instance!r}, which has no keys or appears twice"
+            raise _malformed_xml(path, where, f"unique instances with keys in {keys_path}", found)
+        senses = keys.pop(instance)
+        sentence.words.append(TaggedWord(*span, (lemma.lower().replace(" ", "_"), pos), senses))
+    return sentence
+
+
+def _malformed_xml(path: str | Path, where: str, expected: str, found: str) -> InputError:
+    return InputError(f"{path}: {where}: expected {expected}, found {found}. Correct the file.")
+
+
+def _read_keys(path: str | Path) -> dict[str, tuple[str, ...]]:
+    """Read lines of an instance id and its sense keys."""
     found: dict[str, tuple[str, ...]] = {}
     for number, line in enumerate(read_lines(path), 1):
         instance, *senses = line.split() or [""]
@@ -112,115 +210,28 @@ def read_keys(path: str | Path) -> dict[str, tuple[str, ...]]:
         if not senses:
             raise malformed(path, number, "an instance and its sense keys", repr(line[:60]))
         if instance in found:
-            raise malformed(path, number, "every instance once", f"{instance!r} again")
+            raise malformed(path, number, "unique instances", f"{instance!r} for the second time")
         found[instance] = tuple(senses)
     return found
 
 
-class _Reader:
-    """Takes the bytes of the file, gives the sentences that are complete."""
+def _split_keys(keys: str) -> list[str]:
+    """Split a key that holds several senses of a word, as in SemCor.
 
-    def __init__(self, path: str | Path, keys: str | Path) -> None:
-        self.path, self.keys_path = path, keys
-        self.keys = read_keys(keys)  # of the instances that are still to come
-        self._sentence: TaggedSentence | None = None
-        self._text: list[str] | None = None  # of the word that is open
-        self._instance: tuple[Word, tuple[str, ...]] | None = None  # if that word is one
-        self._ready: list[TaggedSentence] = []
-        self._parser = expat.ParserCreate()
-        self._parser.StartElementHandler = self._start
-        self._parser.EndElementHandler = self._end
-        self._parser.CharacterDataHandler = self._characters
-
-    def feed(self, chunk: bytes, end: bool = False) -> list[TaggedSentence]:
-        try:
-            self._parser.Parse(chunk, end)
-        except expat.ExpatError as error:
-            found = f"something else ({expat.errors.messages[error.code]})"
-            raise malformed(self.path, error.lineno, "well-formed XML", found) from error
-        ready, self._ready = self._ready, []
-        return ready
-
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
-        if self._text is not None or (self._sentence is not None and name not in ("wf", "instance")):
-            raise self._malformed("only <wf> and <instance> in a sentence, with text in them", f"<{name}>")
-        if name == "sentence":
-            self._sentence = TaggedSentence([], [])
-        elif name in ("wf", "instance"):
-            if self._sentence is None:
-                raise self._malformed(f"<{name}> in a sentence", "it outside")
-            self._text = []
-            if name == "instance":
-                self._instance = self._described(attributes)
-
-    def _described(self, attributes: dict[str, str]) -> tuple[Word, tuple[str, ...]]:
-        for name in ("id", "lemma", "pos"):
-            if not attributes.get(name):
-                raise self._malformed("an instance with id, lemma and pos", f"one without {name}")
-        if attributes["pos"] not in PARTS_OF_SPEECH:
-            raise self._malformed(f"a pos of {', '.join(PARTS_OF_SPEECH)}", repr(attributes["pos"]))
-        senses = self.keys.pop(attributes["id"], None)
-        if senses is None:
-            raise self._malformed(
-                f"instances that have their keys in {self.keys_path}, each once", repr(attributes["id"])
-            )
-        return (attributes["lemma"].lower().replace(" ", "_"), attributes["pos"]), senses
-
-    def _characters(self, text: str) -> None:
-        if self._text is not None:
-            self._text.append(text)
-
-    def _end(self, name: str) -> None:
-        if self._sentence is None:
-            return
-        if name == "sentence":
-            self._ready.append(self._sentence)
-            self._sentence = None
-            return
-        text = "".join(self._text or [])
-        if not text.strip():
-            raise self._malformed(f"a word in <{name}>", "no text")
-        start, end = add_word(self._sentence.tokens, text)
-        if self._instance is not None:
-            self._sentence.words.append(TaggedWord(start, end, *self._instance))
-        self._text = self._instance = None
-
-    def _malformed(self, expected: str, found: str) -> InputError:
-        return malformed(self.path, self._parser.CurrentLineNumber, expected, found)
+    >>> _split_keys("year%1:28:02::;1:28:01::")
+    ['year%1:28:02::', 'year%1:28:01::']
+    """
+    lemma, sign, senses = keys.rpartition("%")
+    return [lemma + sign + sense for sense in senses.split(";")]
 
 
-def read_tagged(path: str | Path, keys: str | Path | None = None) -> Iterator[TaggedSentence]:
-    """The sentences of a plain or compressed file; XML (by its name) needs the file of its `keys` too."""
-    is_xml = ".xml" in Path(path).suffixes
-    if is_xml != (keys is not None):
-        wanted = "a file of keys beside the XML, got none" if is_xml else f"no keys beside JSON lines, got {keys}"
-        raise ConfigError(f"{path}: expected {wanted}.")
-    return _read_json_lines(path) if keys is None else read_xml(path, keys)
+def _append_word(tokens: list[str], text: str) -> tuple[int, int]:
+    """Append the parts of a word to `tokens`, and return their start and end.
 
-
-def _read_json_lines(path: str | Path) -> Iterator[TaggedSentence]:
-    for number, line in enumerate(read_lines(path), 1):
-        if line.strip():
-            yield _sentence(parse_object(line, path, number), path, number)
-
-
-def _sentence(content: dict[str, Any], path: str | Path, number: int) -> TaggedSentence:
-    words, tagged = content.get("tok"), content.get("senses")
-    if not isinstance(words, list) or not all(isinstance(word, str) and word.strip() for word in words):
-        raise malformed(path, number, 'a list of words under "tok"', f"{words!r:.60}")
-    if not isinstance(tagged, dict):
-        raise malformed(path, number, 'an object under "senses"', f"{tagged!r:.60}")
-    tokens: list[str] = []
-    spans = [add_word(tokens, word) for word in words]
-    sentence = TaggedSentence(tokens, [])
-    for place, senses in tagged.items():
-        if not (place.isdecimal() and int(place) < len(words)):
-            raise malformed(path, number, f'places from 0 to {len(words) - 1} under "senses"', repr(place))
-        if not isinstance(senses, list) or not senses or not all(isinstance(key, str) for key in senses):
-            raise malformed(path, number, f"a list of sense keys for place {place}", f"{senses!r:.60}")
-        keys = [key for some in senses for key in split_keys(some)]
-        tagged_as = [word_of(key) for key in keys]
-        if tagged_as[0] is None or None in tagged_as:
-            raise malformed(path, number, "sense keys such as say%2:32:00::", f"{senses!r:.60}")
-        sentence.words.append(TaggedWord(*spans[int(place)], tagged_as[0], tuple(keys)))
-    return sentence
+    >>> tokens = ["He"]
+    >>> _append_word(tokens, "took_part"), tokens
+    ((1, 3), ['He', 'took', 'part'])
+    """
+    start = len(tokens)
+    tokens += text.replace("_", " ").split() or [text]
+    return start, len(tokens)

@@ -54,9 +54,9 @@ def wsd(
     A sense is the mean of its vectors in the training data, or --neighbours has them vote one by one; where there
     is no sense of a lemma, WordNet's first sense is the answer. F1 is that of the unified evaluation framework.
     """
-    from torchelmo.analysis.neighbours import choose_layers
     from torchelmo.analysis.senses import read_senses, read_tagged
-    from torchelmo.analysis.wsd import disambiguate, needed
+    from torchelmo.analysis.similarity import choose_layers
+    from torchelmo.analysis.wsd import disambiguate, relevant_sentences
     from torchelmo.progress import progress
 
     inventory = read_senses(senses)
@@ -64,7 +64,7 @@ def wsd(
     if not any(sentence.words for sentence in tagged):
         raise InputError(f"{test}: expected words to find the sense of, found none.")
     # Read to its end before the work begins: damage is found now, and the progress knows how far it is to go.
-    n_sentences = sum(1 for _ in needed(read_tagged(train, train_keys), tagged, inventory))
+    n_sentences = sum(1 for _ in relevant_sentences(read_tagged(train, train_keys), tagged, inventory))
     elmo = load_elmo(model, device)
     chosen = choose_layers(elmo, _split(layers or ["all"]))
     with progress("senses of the training data", n_sentences) as advance:
@@ -101,8 +101,8 @@ def neighbours(
 
     The text may have any size. The layer is the top one unless --layers says otherwise.
     """
-    from torchelmo.analysis.neighbours import find_word
-    from torchelmo.analysis.neighbours import neighbours as find
+    from torchelmo.analysis.similarity import find_word
+    from torchelmo.analysis.similarity import neighbours as find
     from torchelmo.progress import progress
     from torchelmo.text.reading import read_sentences
     from torchelmo.text.tokenize import tokenizer_for
