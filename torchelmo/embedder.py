@@ -267,7 +267,7 @@ def token_ids(bilm: BiLM, sentences: Sequence[Sequence[str]]) -> Tensor:
         return torch.from_numpy(CharacterEncoder(bilm.config.max_characters).batch(sentences)).to(device)
     if bilm.vocabulary is None:
         raise InputError(
-            f"{bilm.origin}: expected the vocabulary of a model that reads whole words, found none. "
+            f"{bilm.source}: expected the vocabulary of a model that reads whole words, found none. "
             "Put its vocab.txt into the model folder, or give it to load_official."
         )
     ids = torch.zeros(len(sentences), max(map(len, sentences), default=0), dtype=torch.int64)

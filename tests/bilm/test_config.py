@@ -25,7 +25,7 @@ from torchelmo.errors import ConfigError
         ({"filters": ()}, ["filters", "(width, count)"]),
         ({"filters": ((0, 3),)}, [(0, 3), 1, "max_characters", 50]),
         ({"filters": ((51, 3),)}, [(51, 3), 1, "max_characters", 50]),
-        ({"filters": ((1, 0),)}, [(1, 0), "count"]),
+        ({"filters": ((1, 0),)}, ["filters", 1, 0]),
         ({"char_projection": False}, ["char_projection", "filters", "projection_dim", 512, 2048]),
         ({"n_words": 5}, ["n_words", 5, "input", "'words'"]),
         ({"input": "words"}, ["input", "'words'", "n_words"]),

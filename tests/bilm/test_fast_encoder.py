@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from torchelmo import BiLMConfig
 from torchelmo.bilm.encoder import CharCNN
-from torchelmo.bilm.fast.encoder import FastEncoder
+from torchelmo.bilm.fast import encoder as fast_encoder
+from torchelmo.bilm.fast.encoder import FastEncoder, unique_rows
 from torchelmo.bilm.fast.products import Tuning
 from torchelmo.text.characters import CharacterEncoder
 
@@ -41,3 +42,19 @@ def test_extra_dimensions():
     ids = torch.randint(1, 262, (2, 3, 5))
     assert cnn(ids).shape == (2, 3, 3)
     assert torch.equal(cnn(ids)[1], cnn(ids[1]))
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=3, max_size=3), max_size=20))
+def test_every_distinct_row_is_returned_once(rows):
+    ids = torch.tensor(rows, dtype=torch.int64).reshape(len(rows), 3)
+    distinct, place = unique_rows(ids)
+    assert torch.equal(distinct[place], ids)
+    assert len(distinct) == len(set(map(tuple, rows)))
+
+
+def test_words_that_share_a_hash_are_distinguished(monkeypatch):
+    monkeypatch.setattr(fast_encoder, "_multipliers", lambda width: torch.ones(width, dtype=torch.int64))
+    ids = torch.tensor([[1, 2], [2, 1], [1, 2], [3, 0]])
+    distinct, place = unique_rows(ids)
+    assert torch.equal(distinct[place], ids)
+    assert len(distinct) == 3

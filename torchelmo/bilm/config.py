@@ -1,54 +1,79 @@
 """The shape of a biLM. The defaults are the paper's "original" model."""
 
-import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from torchelmo.config import Config, Range
 from torchelmo.errors import ConfigError
 
-Filters = tuple[tuple[int, int], ...]
+# The upper limits are far beyond every published model. They bound what a damaged or malicious file can make us build.
+_Width = Annotated[int, Range(min=1, max=2**20)]
+_Words = Annotated[int, Range(min=0, max=10**8)]
+_Clip = Annotated[float, Range(min=0, max=1e9)]
+_MAX_FILTERS = 100
+
+Filters = tuple[tuple[int, _Width], ...]
 
 PAPER_FILTERS: Filters = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
 
 @dataclass(frozen=True)
-class BiLMConfig:
-    """
-    >>> BiLMConfig(cell_dim=1024, projection_dim=128, n_highway=1).dim
-    256
+class BiLMConfig(Config):
+    """The shape of a biLM.
+
+    Args:
+        input: Whether the model reads characters or whole words.
+        n_words: The number of words that a model with word input reads; 0 for character input.
+        n_characters: The number of character ids: 256 bytes, five marks, and 0 for padding.
+        max_characters: The number of ids of a token, its begin and end mark included. Longer tokens are cut: 50 leaves
+            48 bytes of UTF-8.
+        char_dim: The width of a character embedding.
+        filters: The (width, count) of each convolution.
+        activation: The activation of the convolutions.
+        n_highway: The number of highway layers.
+        char_projection: Whether the filters are projected to `projection_dim`. Without it the two must be equal.
+        projection_dim: The width of token vectors and LSTM outputs.
+        cell_dim: The width of LSTM cells.
+        n_layers: The number of LSTM layers.
+        cell_clip: The limit of cell values; None or 0 for no limit.
+        projection_clip: The limit of output values; None or 0 for no limit.
+        residual: Whether every layer but the first adds its input.
+        direction: Which language models there are.
+        softmax_words: The number of words of the softmax of the language model; 0 for none.
+        tied_softmax: Whether a model with word input uses its embedding as softmax weights.
+
+    Raises:
+        ConfigError: A number is out of range, or two settings contradict each other.
+
+    Example:
+        >>> from torchelmo import BiLMConfig
+        >>> BiLMConfig(cell_dim=1024, projection_dim=128, n_highway=1).dim
+        256
     """
 
     input: Literal["characters", "words"] = "characters"
-    n_words: int = 0  # rows of the embedding of a word-input model; 0 for character input
-    n_characters: int = 262  # rows of the character table: 256 bytes, five marks, and row 0 for padding
-    max_characters: int = 50  # per token, the two word marks included
-    char_dim: int = 16
-    filters: Filters = PAPER_FILTERS  # (width, count) of each convolution
+    n_words: _Words = 0
+    n_characters: _Width = 262
+    max_characters: Annotated[int, Range(min=3, max=1000)] = 50
+    char_dim: _Width = 16
+    filters: Filters = PAPER_FILTERS
     activation: Literal["relu", "tanh"] = "relu"
-    n_highway: int = 2
-    char_projection: bool = True  # from the filters to projection_dim; without it the two must be equal
-    projection_dim: int = 512
-    cell_dim: int = 4096
-    n_layers: int = 2
-    cell_clip: float | None = 3.0  # None, or 0, for no clipping
-    projection_clip: float | None = 3.0
-    residual: bool = True  # every layer but the first adds its input
+    n_highway: Annotated[int, Range(min=0, max=100)] = 2
+    char_projection: bool = True
+    projection_dim: _Width = 512
+    cell_dim: _Width = 4096
+    n_layers: Annotated[int, Range(min=1, max=100)] = 2
+    cell_clip: _Clip | None = 3.0
+    projection_clip: _Clip | None = 3.0
+    residual: bool = True
     direction: Literal["both", "forward", "backward"] = "both"
-    softmax_words: int = 0  # vocabulary of the language model's softmax; 0 where there is none
-    tied_softmax: bool = False  # a word-input model may use its embedding as the softmax weights
+    softmax_words: _Words = 0
+    tied_softmax: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("char_dim", "projection_dim", "cell_dim", "n_layers"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        for name in ("n_highway", "softmax_words", "n_words"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}.")
+        super().__post_init__()
         for name in ("cell_clip", "projection_clip"):
-            clip = getattr(self, name)
-            if clip is not None and not (clip >= 0 and math.isfinite(clip)):
-                raise ConfigError(f"{name} must be positive, or 0 for no clipping; got {clip}.")
-            object.__setattr__(self, name, clip or None)  # TOML cannot say None
+            object.__setattr__(self, name, getattr(self, name) or None)  # TOML has no None
         if self.input == "characters":
             self._check_characters()
         elif self.n_words < 1:
@@ -60,24 +85,21 @@ class BiLMConfig:
             )
         if self.input == "words" and self.softmax_words not in (0, self.n_words):
             raise ConfigError(
-                f"softmax_words: a model that reads {self.n_words} words has a softmax over the same, or none (0); "
-                f"got {self.softmax_words}."
+                f"softmax_words: a model that reads {self.n_words} words has a softmax over the same words, or 0 for "
+                f"none; got {self.softmax_words}."
             )
 
     def _check_characters(self) -> None:
         if self.n_words:
             raise ConfigError(f"n_words = {self.n_words} belongs to input = 'words', not to characters.")
-        if self.max_characters < 3:
-            raise ConfigError(f"max_characters must hold two marks and a byte, got {self.max_characters}.")
         if self.n_characters < 262:
             raise ConfigError(f"n_characters must be at least 262 (bytes, marks, padding), got {self.n_characters}.")
-        if not self.filters:
-            raise ConfigError("filters must have at least one (width, count).")
+        if not 1 <= len(self.filters) <= _MAX_FILTERS:
+            raise ConfigError(f"filters: expected 1 to {_MAX_FILTERS} pairs (width, count), got {len(self.filters)}.")
         for width, count in self.filters:
-            if width < 1 or count < 1 or width > self.max_characters:
+            if not 1 <= width <= self.max_characters:
                 raise ConfigError(
-                    f"filter ({width}, {count}): the width must be 1 to max_characters = "
-                    f"{self.max_characters} and the count at least 1."
+                    f"filters: ({width}, {count}): the width must be 1 to max_characters = {self.max_characters}."
                 )
         if not self.char_projection and self.n_filters != self.projection_dim:
             raise ConfigError(
@@ -87,13 +109,15 @@ class BiLMConfig:
 
     @property
     def n_filters(self) -> int:
+        """The number of filters of all widths."""
         return sum(count for _, count in self.filters)
 
     @property
     def directions(self) -> tuple[str, ...]:
+        """The names of the language models, forward first."""
         return ("forward", "backward") if self.direction == "both" else (self.direction,)
 
     @property
     def dim(self) -> int:
-        """Width of every layer: one projection per direction."""
+        """The width of every layer: one projection for each direction."""
         return self.projection_dim * len(self.directions)

@@ -1,4 +1,7 @@
-"""Model folders as plain data: config.json + model.safetensors (+ vocab.txt). This module imports no model."""
+"""Model folders as plain data: config.json + model.safetensors (+ vocab.txt).
+
+This module imports no model, so that everything about a folder can be checked before a model is built.
+"""
 
 import contextlib
 import json
@@ -11,12 +14,13 @@ from torch import Tensor
 
 from torchelmo.bilm.config import BiLMConfig
 from torchelmo.config import build_config, config_to_dict
-from torchelmo.errors import ConfigError, OutputError
+from torchelmo.errors import ConfigError, InputError, OutputError, OutputExistsError
 from torchelmo.files import atomic_write, read_json
 from torchelmo.tensors import read_tensors, save_tensors
 from torchelmo.text.vocabulary import Vocabulary
 
 FORMAT = 1
+MAX_CONFIG_BYTES = 2**17  # a hundred times the usual size; bounds the time that checking a file takes
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -32,10 +36,21 @@ class ModelCard(NamedTuple):
 
 
 def read_card(folder: str | Path) -> ModelCard:
-    """Read and check config.json and vocab.txt."""
+    """Read and check config.json and vocab.txt.
+
+    Args:
+        folder: The model folder.
+
+    Returns:
+        Everything in the folder except the weights.
+
+    Raises:
+        ConfigError: config.json is not that of a model, or a value is wrong.
+        MissingFileError: There is no config.json.
+    """
     folder = Path(folder)
     path = folder / "config.json"
-    card = read_json(path, "the config.json of a model folder")
+    card = read_json(path, "the config.json of a model folder", max_bytes=MAX_CONFIG_BYTES)
     if not isinstance(card, dict) or not isinstance(card.get("model"), dict):
         raise ConfigError(f"{path}: expected an object with the key 'model', as torchelmo writes it.")
     if card.get("format") != FORMAT:
@@ -60,17 +75,33 @@ def read_card(folder: str | Path) -> ModelCard:
 
 
 def read_weights(folder: str | Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """Read model.safetensors, which must hold tensors of exactly these shapes; float16 becomes float32."""
+    """Read model.safetensors, which must contain tensors of exactly these shapes, as float32."""
     return read_tensors(Path(folder) / "model.safetensors", shapes, what="the weights that config.json describes")
 
 
 def write_folder(
     folder: str | Path, card: ModelCard, tensors: Mapping[str, Tensor], *, dtype: torch.dtype | None = None
 ) -> None:
-    """Write a model folder: all files or none. An older model is replaced only when everything has been written."""
+    """Write a model folder: all files or none. A model in the folder is replaced when everything has been written.
+
+    Args:
+        folder: The folder; it is created if necessary.
+        card: Configuration, vocabulary and origin.
+        tensors: The parameters.
+        dtype: The type of the numbers in the file; default: that of the tensors.
+
+    Raises:
+        OutputExistsError: The folder contains files, but no model.
+        OutputError: `folder` is a file, or it cannot be written.
+    """
     folder = Path(folder)
     if folder.is_file():
         raise OutputError(f"{folder}: expected a folder to write to, found a file. Choose another name.")
+    if folder.is_dir() and not _is_model_or_empty(folder):
+        raise OutputExistsError(
+            f"{folder}: expected a new folder, an empty folder or a model folder, found other files. "
+            "Choose another folder."
+        )
     if dtype is not None and dtype not in _DTYPES:
         raise ConfigError(f"{folder}: dtype: expected one of {', '.join(map(str, _DTYPES))}, got {dtype}.")
     words = None if card.vocabulary is None else card.vocabulary.text(folder / "vocab.txt")
@@ -92,3 +123,14 @@ def write_folder(
         save_tensors(weights_file, tensors, dtype=dtype)
     if words is None:
         (folder / "vocab.txt").unlink(missing_ok=True)  # of the older model
+
+
+def _is_model_or_empty(folder: Path) -> bool:
+    if (folder / "config.json").exists():
+        try:
+            card = read_json(folder / "config.json", "the config.json of a model folder", max_bytes=MAX_CONFIG_BYTES)
+        except (ConfigError, InputError):
+            return False
+        return isinstance(card, dict) and {"format", "model"} <= card.keys()
+    # Without config.json, a call that was killed may have left the other files of a model.
+    return all(path.name in ("model.safetensors", "vocab.txt") or path.name[0] == "." for path in folder.iterdir())

@@ -68,7 +68,8 @@ class BiLM(nn.Module):
         super().__init__()
         self.config = config
         self.vocabulary = vocabulary
-        self.origin = "random weights"  # where the weights came from, for error messages and `info`
+        self.origin = "random weights"  # how the weights were made; saved with the model
+        self.source = "this model"  # the folder or file that the model was loaded from, for error messages
         self.official_options: dict[str, Any] | None = None  # options.json as it was read, to be written back
         self.lang: str | None = None  # language of the training text, whose rules split it into tokens
         self.pretokenized = False  # the training text was already split into tokens

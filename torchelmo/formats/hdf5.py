@@ -1,4 +1,4 @@
-"""Reading an HDF5 file that may come from anywhere: looked over before anything is allocated, no link followed."""
+"""Read untrusted HDF5 files: validate names and shapes before allocating, reject links."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,10 +14,11 @@ from torchelmo.files import require_file
 from torchelmo.tensors import check_finite
 
 Datasets = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]  # name → shape and dtype
-_DEEPEST = 12  # groups within groups; the official layout has five
+_MAX_DEPTH = 12  # of nested groups; the official layout has five
 
 
 def open_hdf5(path: Path) -> Any:
+    """Open a file for reading; damage is a WeightsError."""
     import h5py
 
     require_file(path, "an official weights.hdf5")
@@ -25,26 +26,26 @@ def open_hdf5(path: Path) -> Any:
         return h5py.File(path, "r")
     except OSError as error:
         raise WeightsError(
-            f"{path}: expected an HDF5 file, but it is damaged, cut short or something else ({error}). "
+            f"{path}: expected an HDF5 file, but it is damaged, cut short or of another kind ({error}). "
             "Download or copy it again."
         ) from error
 
 
 def list_datasets(file: Any, path: Path) -> Datasets:
-    """Name → shape and dtype of every dataset. Links that lead elsewhere are refused, not followed."""
+    """Return shape and dtype of every dataset by its name. Links to other files are refused, not followed."""
     import h5py
 
     found: Datasets = {}
 
     def walk(group: Any, prefix: str) -> None:
-        if prefix.count("/") > _DEEPEST:
-            raise WeightsError(f"{path}: {prefix[:40]}…: the groups are nested too deep; does one hold itself?")
+        if prefix.count("/") > _MAX_DEPTH:
+            raise WeightsError(f"{path}: {prefix[:40]}…: groups are nested too deeply; one may contain itself.")
         for key in group:
             name = f"{prefix}{key}"
             if not isinstance(group.get(key, getlink=True), h5py.HardLink):
                 raise WeightsError(
-                    f"{path}: {name}: expected data, found a soft or external link. Links could lead to any file "
-                    "and are refused; ask for a file that holds its own data."
+                    f"{path}: {name}: expected data, found a soft or external link. Links are refused, "
+                    "because they could point to any file."
                 )
             item = group[key]
             if isinstance(item, h5py.Group):
@@ -54,21 +55,22 @@ def list_datasets(file: Any, path: Path) -> Datasets:
             else:
                 found[name] = (tuple(item.shape or ()), item.dtype)
 
-    with _explaining_damage(path):
+    with _damage_as_weights_error(path):
         walk(file, "")
     return found
 
 
 def read_dataset(file: Any, name: str, path: Path) -> Tensor:
-    with _explaining_damage(path), np.errstate(over="ignore"):  # what overflows is not finite: see below
+    """Read a dataset as float32, and check that its numbers are finite."""
+    with _damage_as_weights_error(path), np.errstate(over="ignore"):  # check_finite finds an overflow
         tensor = torch.from_numpy(np.asarray(file[name][()], dtype=np.float32))
     check_finite(tensor, f"{path}: {name}")
     return tensor
 
 
 @contextlib.contextmanager
-def _explaining_damage(path: Path) -> Iterator[None]:
-    """HDF5 reports damage in many ways: as an OSError, a KeyError, a name that is not UTF-8, …"""
+def _damage_as_weights_error(path: Path) -> Iterator[None]:
+    """HDF5 reports damage in many ways: OSError, KeyError, names that are not UTF-8, and others."""
     try:
         yield
     except TorchelmoError:

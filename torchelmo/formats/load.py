@@ -1,5 +1,6 @@
-"""Load a biLM from any place: the package, a model folder, or a folder with official files."""
+"""Load a biLM by the name of a model in the package, from a model folder, or from a folder with official files."""
 
+import logging
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from torchelmo.runtime import release_freed_memory
 
 PRETRAINED = Path(__file__).parent.parent / "pretrained"
 DEFAULT_MODEL = "english-small"
+log = logging.getLogger(__name__)
 
 
 def load(model: str | Path | None = None) -> BiLM:
@@ -19,37 +21,77 @@ def load(model: str | Path | None = None) -> BiLM:
 
     Args:
         model: A model folder, a folder with official files (one *options.json and one *.hdf5), or the name of a model
-            in the package. Default: the English model in the package.
+            in the package. Default: the English model in the package. A string that is such a name means the model in
+            the package; for a folder of the same name write "./english-small".
 
     Returns:
         The model, in float32 on the CPU.
 
     Raises:
         MissingFileError: There is no such folder or name.
-        WeightsError: A file is damaged or does not fit its configuration.
+        ConfigError: config.json or options.json has a wrong value.
+        WeightsError: A weight file is damaged or does not match its configuration.
 
-    >>> load().config.cell_dim
-    512
+    Example:
+        >>> import torchelmo
+        >>> torchelmo.load("english-small").config.cell_dim
+        512
     """
-    if model is None or not Path(model).exists():
-        return load_folder(_pretrained_folder(model or DEFAULT_MODEL))
-    folder = Path(model)
-    if folder.is_file():
-        raise MissingFileError(f"{folder}: expected a model folder, found a file. Give the folder that holds it.")
+    folder = find_model(model)
     if (folder / "config.json").exists():
         return load_folder(folder)
-    if any(folder.glob("*options.json")):  # released ones are called elmo_…_options.json and elmo_…_weights.hdf5
-        options, weights = (_only(folder, pattern) for pattern in ("*options.json", "*.hdf5"))
-        vocabulary = folder / "vocab.txt"
-        return load_official(options, weights, vocabulary if vocabulary.exists() else None)
+    # Released files are called elmo_…_options.json and elmo_…_weights.hdf5.
+    return load_official(_only(folder, "*options.json"), _only(folder, "*.hdf5"))
+
+
+def find_model(model: str | Path | None = None) -> Path:
+    """Return the folder of a model that `load` accepts.
+
+    Args:
+        model: What `load` takes.
+
+    Returns:
+        A folder with config.json or with official files.
+
+    Raises:
+        MissingFileError: There is no such folder or name, or no model in it.
+    """
+    name = DEFAULT_MODEL if model is None else model
+    folder, packaged = Path(name), PRETRAINED / name
+    if name == packaged.name and (packaged / "config.json").exists():  # a string without a slash
+        if model is not None and (folder / "config.json").exists():
+            log.warning("%s is a model in the package. To load the folder of that name, write ./%s", name, name)
+        return packaged
+    if folder.is_file():
+        raise MissingFileError(f"{folder}: expected a model folder, found a file. Give the folder that contains it.")
+    if not folder.exists():
+        known = ", ".join(sorted(path.parent.name for path in PRETRAINED.glob("*/config.json"))) or "none"
+        raise MissingFileError(
+            f"{folder}: expected a model folder, or the name of a model in the package ({known}); found no such folder."
+        )
+    if (folder / "config.json").exists() or any(folder.glob("*options.json")):
+        return folder
     raise MissingFileError(
-        f"{folder}: expected a model folder with config.json (ours) or options.json + *.hdf5 (official), found neither."
+        f"{folder}: expected a model folder with config.json + model.safetensors, or official files: options.json + "
+        "*.hdf5. Found neither."
     )
 
 
 def load_folder(folder: str | Path) -> BiLM:
-    """Load a model folder that `BiLM.save` wrote; float16 weights become float32 in memory."""
-    with torch.device("meta"):
+    """Load a model folder that `BiLM.save` wrote, as float32.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        The model, on the CPU. It does not depend on the files any more.
+
+    Raises:
+        ConfigError: config.json has a wrong value.
+        MissingFileError: A file is missing.
+        WeightsError: model.safetensors is damaged or does not match config.json.
+    """
+    with torch.device("meta"):  # nothing is allocated before the file is known to have these shapes
         bilm = build_folder(folder)
     shapes = {name: tuple(tensor.shape) for name, tensor in bilm.own_tensors().items()}
     bilm.assign_parameters(read_weights(folder, shapes))
@@ -61,7 +103,7 @@ def build_folder(folder: str | Path) -> BiLM:
     """Build the model of a folder with its shape and vocabulary, without reading its weights."""
     card = read_card(folder)
     bilm = BiLM(card.config, card.vocabulary)
-    bilm.origin, bilm.official_options = card.origin, card.official_options
+    bilm.origin, bilm.source, bilm.official_options = card.origin, str(folder), card.official_options
     bilm.lang, bilm.pretokenized = card.lang, card.pretokenized
     return bilm
 
@@ -72,14 +114,3 @@ def _only(folder: Path, pattern: str) -> Path:
         names = ", ".join(path.name for path in found) or "none"
         raise MissingFileError(f"{folder}: expected one {pattern} in a folder of official files, found {names}.")
     return found[0]
-
-
-def _pretrained_folder(name: str | Path) -> Path:
-    folder = PRETRAINED / str(name)
-    if "/" not in str(name) and (folder / "config.json").exists():
-        return folder
-    known = sorted(path.parent.name for path in PRETRAINED.glob("*/config.json"))
-    raise MissingFileError(
-        f"{name}: expected a model folder, or the name of a model in the package "
-        f"({', '.join(known) or 'this version has none'}); found no such folder."
-    )

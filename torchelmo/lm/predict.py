@@ -60,12 +60,12 @@ def language_model(bilm: BiLM) -> tuple[Softmax, Vocabulary]:
     """The softmax and its words; an error that says what to do for models without."""
     if bilm.softmax is None:
         raise InputError(
-            f"{bilm.origin}: expected a model with a softmax over words, but this one has only the layers. "
+            f"{bilm.source}: expected a model with a softmax over words, but this one has only the layers. "
             "Give it one with `torchelmo fine-tune` first."
         )
     if bilm.vocabulary is None:
         raise InputError(
-            f"{bilm.origin}: expected the words of the model's softmax, but it came without a vocabulary. "
+            f"{bilm.source}: expected the words of the model's softmax, but it came without a vocabulary. "
             "Put its vocab.txt into the model folder."
         )
     return bilm.softmax, bilm.vocabulary

@@ -17,13 +17,13 @@ from torchelmo.errors import ConfigError, WeightsError
     [
         ("lstm", "n_layers", 3, ["'RNN_0/RNN/MultiRNNCell/Cell2/LSTMCell/W_0'"]),
         ("lstm", "n_layers", 1, ["'RNN_0/RNN/MultiRNNCell/Cell1/LSTMCell/B'"]),
-        ("lstm", "n_layers", 10**12, ["'RNN_0/RNN/MultiRNNCell/Cell2/LSTMCell/W_0'"]),
+        ("lstm", "n_layers", 100, ["'RNN_0/RNN/MultiRNNCell/Cell2/LSTMCell/W_0'"]),
         ("lstm", "dim", 8, ["W_0", (10, 32), "options.json", (10, 28)]),
-        ("lstm", "dim", 10**12, ["W_0", 4 * 10**12]),
+        ("lstm", "dim", 10**6, ["W_0", 4 * 10**6]),
         ("lstm", "projection_dim", 6, ["CNN_proj/W_proj", (8, 6)]),
         ("char_cnn", "n_highway", 2, ["'CNN_high_1/W_carry'"]),
         ("char_cnn", "n_highway", 0, ["'CNN_high_0/W_carry'"]),
-        ("char_cnn", "n_highway", 10**12, ["'CNN_high_1/W_carry'"]),
+        ("char_cnn", "n_highway", 100, ["'CNN_high_1/W_carry'"]),
         ("char_cnn", "filters", [[1, 3], [2, 2]], ["CNN_high_0/W_carry", (5, 5)]),
         ("char_cnn", "filters", [[1, 3], [2, 2], [4, 4]], ["CNN/W_cnn_2", (1, 4, 3, 4)]),
         ("char_cnn", "embedding", {"dim": 4}, ["char_embed", (261, 4), "options.json", (261, 3)]),
@@ -32,6 +32,16 @@ from torchelmo.errors import ConfigError, WeightsError
 def test_options_contradict_the_weights(table, key, value, facts, official, load):
     official.options[table][key] = value
     with pytest.raises(WeightsError, match=mentions(*facts)):
+        load(official)
+
+
+@pytest.mark.parametrize(
+    ("table", "key"), [("lstm", "n_layers"), ("lstm", "dim"), ("lstm", "cell_clip"), ("char_cnn", "n_highway")]
+)
+@pytest.mark.parametrize("value", [10**12, 10**18, 10**30, 10**400])
+def test_numbers_out_of_range(table, key, value, official, load):
+    official.options[table][key] = value
+    with pytest.raises(ConfigError, match=mentions("options.json", key if key != "dim" else "dim")):
         load(official)
 
 

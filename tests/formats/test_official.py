@@ -206,3 +206,23 @@ def test_the_words_of_a_model_that_was_there_before_go_with_it(tmp_path, tiny_bi
     (tmp_path / "vocab.txt").write_text("<S>\n</S>\n<UNK>\n")
     torchelmo.save_official(tiny_bilm, tmp_path / "options.json", tmp_path / "weights.hdf5")
     assert torchelmo.load(tmp_path).vocabulary is None
+
+
+def test_the_vocabulary_beside_the_weights_is_kept(tmp_path):
+    """Also by load_official, which is not told about it."""
+    config = BiLMConfig(filters=((1, 4),), projection_dim=4, cell_dim=4, softmax_words=len(WORDS))
+    files = tmp_path / "options.json", tmp_path / "weights.hdf5"
+    torchelmo.save_official(BiLM(config, Vocabulary(WORDS)), *files)
+    bilm = torchelmo.load_official(*files)
+    assert list(bilm.vocabulary) == WORDS
+    bilm.save(tmp_path / "folder")
+    assert list(torchelmo.load(tmp_path / "folder").vocabulary) == WORDS
+
+
+def test_the_vocabulary_of_another_model_beside_the_weights_is_not_used(tmp_path, caplog):
+    config = BiLMConfig(filters=((1, 4),), projection_dim=4, cell_dim=4, softmax_words=len(WORDS))
+    files = tmp_path / "options.json", tmp_path / "weights.hdf5"
+    torchelmo.save_official(BiLM(config), *files)
+    Vocabulary(WORDS[:5]).write(tmp_path / "vocab.txt")
+    assert torchelmo.load_official(*files).vocabulary is None
+    assert all(fact in caplog.text for fact in (str(tmp_path / "vocab.txt"), "5", str(len(WORDS))))

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -14,8 +15,17 @@ from safetensors.torch import load_file, save_file
 
 import torchelmo
 from torchelmo import BiLM, BiLMConfig
-from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, TorchelmoError, WeightsError
+from torchelmo.errors import (
+    ConfigError,
+    InputError,
+    MissingFileError,
+    OutputError,
+    OutputExistsError,
+    TorchelmoError,
+    WeightsError,
+)
 from torchelmo.formats import load as weights
+from torchelmo.lm.predict import surprisal
 from torchelmo.text.vocabulary import Vocabulary
 
 SHAPE = {"char_dim": 2, "filters": ((1, 2), (2, 3)), "max_characters": 6, "projection_dim": 4, "cell_dim": 5}
@@ -335,3 +345,114 @@ def test_released_files_load_under_their_own_names(tiny_official, tmp_path):
     weights.rename(tmp_path / "elmo_2x1024_weights.hdf5")
     origin = torchelmo.load(tmp_path).origin
     assert re.search(mentions("elmo_2x1024_options.json", "elmo_2x1024_weights.hdf5"), origin)
+
+
+# What a loaded model depends on
+
+CHANGE_THE_FILE = """
+import os, sys
+from pathlib import Path
+import torch
+import torchelmo
+
+folder, how = Path(sys.argv[1]), sys.argv[2]
+bilm = torchelmo.load(folder)
+before = {name: tensor.clone() for name, tensor in bilm.state_dict().items()}
+file = folder / "model.safetensors"
+if how == "truncate":
+    os.truncate(file, 0)
+else:
+    with open(file, "r+b") as stream:  # in place, as `cp` does
+        stream.write(bytes(file.stat().st_size))
+assert all(torch.equal(tensor, before[name]) for name, tensor in bilm.state_dict().items())
+torchelmo.Elmo(bilm).embed([["a", "bow"]])
+print("unchanged")
+"""
+
+
+@pytest.mark.parametrize("how", ["truncate", "rewrite"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_loaded_model_does_not_depend_on_its_file(how, dtype, bilm, tmp_path):
+    bilm.save(tmp_path, dtype=dtype)
+    command = [sys.executable, "-c", CHANGE_THE_FILE, tmp_path, how]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout.split()) == (0, ["unchanged"]), run.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("n_layers", 100_000),
+        ("n_layers", 10**9),
+        ("n_highway", 100_000),
+        ("cell_dim", 10**18),
+        ("cell_dim", 10**30),
+        ("projection_dim", 2**63),
+        ("n_characters", 10**9),
+        ("max_characters", 10**9),
+        ("softmax_words", 10**12),
+        ("cell_clip", 10**400),
+        ("cell_clip", 1e300),
+        ("filters", [[1, 2]] * 5_000),
+        ("filters", [[1, 10**15]]),
+    ],
+)
+def test_numbers_out_of_range_are_refused_at_once(key, value, bilm, tmp_path):
+    bilm.save(tmp_path)
+    card = json.loads((tmp_path / "config.json").read_text())
+    card["model"][key] = value
+    (tmp_path / "config.json").write_text(json.dumps(card))
+    start = time.monotonic()
+    with pytest.raises(ConfigError, match=mentions("config.json", key)):
+        torchelmo.load(tmp_path)
+    assert time.monotonic() - start < 5
+
+
+def test_a_huge_config_is_refused(bilm, tmp_path):
+    bilm.save(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"format": 1, "model": {"filters": [[1, 2]] * 200_000}}))
+    with pytest.raises(ConfigError, match=mentions("config.json", "larger")):
+        torchelmo.load(tmp_path)
+
+
+# Folders that are not ours
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "config.json", "weights.bin"])
+def test_a_folder_with_other_files_is_left_alone(name, bilm, tmp_path):
+    (tmp_path / name).write_text('{"model_type": "bert"}')
+    with pytest.raises(OutputExistsError, match=mentions(tmp_path)):
+        bilm.save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == '{"model_type": "bert"}'
+
+
+def test_files_beside_a_model_stay(bilm, tmp_path):
+    bilm.save(tmp_path)
+    (tmp_path / "README.md").write_text("my notes")
+    bilm.save(tmp_path)
+    assert (tmp_path / "README.md").read_text() == "my notes"
+
+
+# Names
+
+
+@pytest.mark.parametrize("content", [{}, {"config.json": "{}"}])
+def test_a_folder_does_not_hide_a_model_in_the_package(content, tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "english-small").mkdir()
+    for name, text in content.items():
+        (tmp_path / "english-small" / name).write_text(text)
+    assert torchelmo.load("english-small").config.cell_dim == 512
+    assert ("./english-small" in caplog.text) == bool(content)
+    for folder in ("./english-small", tmp_path / "english-small"):
+        with pytest.raises(TorchelmoError, match="english-small"):
+            torchelmo.load(folder)
+
+
+def test_the_folder_that_was_given_is_named_by_later_errors(tmp_path):
+    config = BiLMConfig(**{**SHAPE, "softmax_words": 4})
+    torchelmo.save_official(BiLM(config), tmp_path / "options.json", tmp_path / "weights.hdf5")
+    torchelmo.load(tmp_path).save(tmp_path / "mine")
+    with pytest.raises(InputError, match=mentions(tmp_path / "mine", "vocab.txt")):
+        list(surprisal(torchelmo.load(tmp_path / "mine"), [["a", "bow"]]))
