@@ -104,7 +104,7 @@ def test_the_most_frequent_sense_is_that_of_the_training_data(elmo, data):
     _, test, senses = data
     train = [TaggedSentence(["good"], [TaggedWord(0, 1, ("good", "ADJ"), (key,))]) for key in [GOOD, SOUND, SOUND]]
     found = disambiguate(elmo, train, test, senses, layers=[0])
-    assert found.most_frequent.right == found.first_sense.right + 1
+    assert found.most_frequent.n_correct == found.first_sense.n_correct + 1
     assert (found.n_seen, found.n_senses) == (1, 2)
 
 

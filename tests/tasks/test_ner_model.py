@@ -15,6 +15,7 @@ from torchelmo.tasks.ner import Ner, NerConfig, NerData, NerModel
 from torchelmo.tasks.tagging import Tagged
 from torchelmo.tasks.task import Source
 from torchelmo.tasks.words import WordEmbedding
+from torchelmo.text.places import Place
 
 NAMES = [["Ada", "Lovelace"], ["Bob"], ["Grace", "Brewster", "Hopper"], ["Kurt"]]
 PLACES = [["Paris"], ["New", "York"], ["Rio", "de", "Janeiro"], ["Oslo"], ["Addis", "Ababa"]]
@@ -120,7 +121,7 @@ def test_unlabelled_sentences_have_no_loss():
 
 
 def test_settings_are_checked():
-    with pytest.raises(ConfigError, match=mentions("hidden_dims", [200, 0])):
+    with pytest.raises(ConfigError, match=mentions("hidden_dims", 0)):
         NerConfig(hidden_dims=(200, 0))
     with pytest.raises(ConfigError, match=mentions("dropout", 1.0)):
         NerConfig(dropout=1.0)
@@ -134,7 +135,7 @@ def test_the_published_sizes_are_the_defaults():
 def test_a_prediction_is_shown_with_brackets():
     example = Tagged("Ada Lovelace left New York and Oslo".split())
     tags = "B-PER I-PER O B-LOC I-LOC O B-LOC".split()
-    assert Ner().show(example, tags) == "[Ada Lovelace]PER left [New York]LOC and [Oslo]LOC"
+    assert Ner().show(example, tags) == "[PER Ada Lovelace] left [LOC New York] and [LOC Oslo]"
 
 
 def test_a_prediction_as_json():
@@ -149,15 +150,28 @@ def test_a_prediction_as_json():
     }
 
 
+def test_a_prediction_as_json_can_be_put_back_on_the_text(tmp_path):
+    (tmp_path / "text.txt").write_text("\n  Ada left  New York.\n", encoding="utf-8")
+    (example,) = Ner().read_input(Source(str(tmp_path / "text.txt")), NerData(), {})
+    record = Ner().record(example, ["B-PER", "O", "B-LOC", "I-LOC", "O"])
+    assert record["line"] == 2
+    assert record["offsets"] == [[2, 5], [6, 10], [12, 15], [16, 20], [20, 21]]
+    assert record["spans"][1] == {
+        **{"label": "LOC", "start": 2, "end": 4},
+        **{"start_char": 12, "end_char": 20, "text": "New York"},
+    }
+
+
 def test_text_is_read_for_prediction(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("Ada left Paris. Bob stayed.\n\nOslo!\n", encoding="utf-8")
     raw = list(Ner().read_input(Source(str(path)), NerData(), {}))
     assert raw == [
-        Tagged(["Ada", "left", "Paris", "."]),
-        Tagged(["Bob", "stayed", "."]),
-        Tagged(["Oslo", "!"]),
+        Tagged(["Ada", "left", "Paris", "."], None, Place(1, [(0, 3), (4, 8), (9, 14), (14, 15)])),
+        Tagged(["Bob", "stayed", "."], None, Place(1, [(16, 19), (20, 26), (26, 27)])),
+        Tagged(["Oslo", "!"], None, Place(3, [(0, 4), (4, 5)])),
     ]
     split = list(Ner().read_input(Source(str(path), lang=None), NerData(), {}))
-    assert split == [Tagged("Ada left Paris. Bob stayed.".split()), Tagged(["Oslo!"])]
+    assert [example.tokens for example in split] == ["Ada left Paris. Bob stayed.".split(), ["Oslo!"]]
+    assert [example.place.line for example in split] == [1, 3]
     assert [len(tags) for tags in predict(build(), raw)] == [4, 3, 2]

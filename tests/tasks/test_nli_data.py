@@ -7,7 +7,7 @@ import pytest
 from facts import mentions
 
 from torchelmo.errors import InputError
-from torchelmo.tasks.nli import NliData, NliExample, read_nli, read_pairs
+from torchelmo.tasks.nli import NliData, NliExample, read, read_pairs
 from torchelmo.tasks.task import Source
 
 PLAIN = {"gold_label": "neutral", "sentence1": "A dog runs .", "sentence2": "It's happy."}
@@ -29,22 +29,22 @@ def write(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "pair", "hypothesis"),
+    ("pretokenized", "pair", "hypothesis"),
     [
-        ("auto", PLAIN, ("It's", "happy.")),
-        ("auto", PARSED, ("It", "'s", "(", "happy", ")", ".")),
-        ("tokenised", PARSED, ("It's", "happy.")),
-        ("raw", PARSED, ("It", "'s", "happy", ".")),
+        (True, PLAIN, ("It's", "happy.")),
+        (False, PLAIN, ("It", "'s", "happy", ".")),
+        (True, PARSED, ("It", "'s", "(", "happy", ")", ".")),
+        (False, PARSED, ("It", "'s", "(", "happy", ")", ".")),
     ],
 )
-def test_tokens_come_from_where_the_settings_say(write, text, pair, hypothesis):
-    assert read_nli(write(pair), NliData(text)) == [NliExample(("A", "dog", "runs", "."), hypothesis, "neutral")]
+def test_tokens_come_from_the_parse_or_from_the_tokenization_of_the_settings(write, pretokenized, pair, hypothesis):
+    assert read(write(pair), NliData(pretokenized=pretokenized)) == [
+        NliExample(("A", "dog", "runs", "."), hypothesis, "neutral")
+    ]
 
 
 def test_pairs_without_an_agreed_label_and_blank_lines_are_left_out(write):
-    examples = read_nli(
-        write({**PLAIN, "gold_label": "-"}, "", PLAIN, {**PLAIN, "gold_label": "entailment"}), NliData()
-    )
+    examples = read(write({**PLAIN, "gold_label": "-"}, "", PLAIN, {**PLAIN, "gold_label": "entailment"}), NliData())
     assert [example.label for example in examples] == ["neutral", "entailment"]
 
 
@@ -66,14 +66,14 @@ def test_pairs_without_an_agreed_label_and_blank_lines_are_left_out(write):
 def test_a_malformed_line_is_named(write, line, message):
     path = write(PLAIN, line)
     with pytest.raises(InputError, match=mentions(path, "line 2", *message)):
-        read_nli(path, NliData())
+        read(path, NliData())
 
 
 @pytest.mark.parametrize("lines", [[], [{**PLAIN, "gold_label": "-"}]])
 def test_a_file_without_labelled_pairs_is_refused(write, lines):
     path = write(*lines)
     with pytest.raises(InputError, match=mentions(path, "gold_label", "sentence1", "sentence2")):
-        read_nli(path, NliData())
+        read(path, NliData())
 
 
 @pytest.mark.parametrize(("lang", "hypothesis"), [(None, ("It's", "happy.")), ("en", ("It", "'s", "happy", "."))])
@@ -81,7 +81,20 @@ def test_pairs_to_predict_are_lines_with_a_tab_or_json(write, lang, hypothesis):
     unlabelled = {key: value for key, value in PLAIN.items() if key != "gold_label"}
     path = write("A dog runs .\tIt's happy.", "", PLAIN, unlabelled)
     expected = NliExample(("A", "dog", "runs", "."), hypothesis, None)
-    assert list(read_pairs(Source(str(path), lang))) == [expected] * 3
+    found = list(read_pairs(Source(str(path), lang), NliData()))
+    assert [example._replace(places=(None, None)) for example in found] == [expected] * 3
+    assert [example.places[1].line for example in found] == [1, 3, 4]
+    assert [example.places[1].offsets[-1][1] for example in found] == [len("It's happy.")] * 3
+
+
+def test_prediction_tokenizes_as_training_did(write):
+    path = write("A dog runs.\tIt's happy.")
+    for options in (NliData(), NliData(pretokenized=True), NliData(lang="de")):
+        labeled = write({**PLAIN, "sentence1": "A dog runs."})
+        (trained,) = read(labeled, options)
+        (predicted,) = read_pairs(Source(str(write("A dog runs.\tIt's happy.")), "auto"), options)
+        assert (predicted.premise, predicted.hypothesis) == (trained.premise, trained.hypothesis)
+    assert path.is_file()
 
 
 @pytest.mark.parametrize(
@@ -96,4 +109,4 @@ def test_pairs_to_predict_are_lines_with_a_tab_or_json(write, lang, hypothesis):
 def test_a_malformed_pair_to_predict_is_named(write, line, message):
     path = write("a\tb", line)
     with pytest.raises(InputError, match=mentions(path, "line 2", *message)):
-        list(read_pairs(Source(str(path), lang=None)))
+        list(read_pairs(Source(str(path), lang=None), NliData()))

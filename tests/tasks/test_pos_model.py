@@ -114,17 +114,19 @@ def test_settings_are_checked():
 def test_words_stand_above_their_tags():
     example = Tagged(["the", "dog", "東京", "e\u0301", "."])
     shown = Pos().show(example, ["DET", "NOUN", "PROPN", "X", "PUNCT"])
-    assert shown == "the  dog   東京   e\u0301  .\nDET  NOUN  PROPN  X  PUNCT"
+    assert shown == "the  dog   東京   e\u0301  .\nDET  NOUN  PROPN  X  PUNCT\n"
 
 
 def test_long_sentences_are_broken_into_lines():
     example = Tagged([f"word{i}" for i in range(40)])
-    blocks = Pos().show(example, ["VERB"] * 40).split("\n\n")
-    assert len(blocks) > 1
-    words = [word for block in blocks for word in block.splitlines()[0].split()]
+    shown = Pos().show(example, ["VERB"] * 40)
+    assert shown.endswith("\n")  # with the line end of the command line, a blank line between sentences
+    lines = shown.splitlines()
+    assert "" not in lines
+    assert len(lines) > 2
+    words = [word for line in lines[::2] for word in line.split()]
     assert words == example.tokens
-    for block in blocks:
-        above, below = block.splitlines()
+    for above, below in zip(lines[::2], lines[1::2], strict=True):
         assert len(above) <= 100
         starts = [i for i, sign in enumerate(above) if sign == "w"]
         assert starts == [i for i, sign in enumerate(below) if sign == "V"]
@@ -139,4 +141,5 @@ def test_text_is_read_for_prediction(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("the dog sleeps .\nthey bow\n", encoding="utf-8")
     examples = list(Pos().read_input(Source(str(path), lang=None), PosData(), {}))
-    assert examples == [Tagged(["the", "dog", "sleeps", "."]), Tagged(["they", "bow"])]
+    assert [example.tokens for example in examples] == [["the", "dog", "sleeps", "."], ["they", "bow"]]
+    assert [example.place.line for example in examples] == [1, 2]

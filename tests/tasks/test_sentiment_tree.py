@@ -40,25 +40,25 @@ def test_white_space_around_brackets_does_not_matter_but_a_no_break_space_is_par
 
 
 def test_a_tree_may_be_deeper_than_python_calls():
-    tree = parse_tree("(1 " * 5000 + "deep" + ")" * 5000, "file", 1)
+    tree = parse_tree("(1 " * 10_000 + "deep" + ")" * 10_000, "file", 1)
     assert tree.tokens() == ("deep",)
-    assert len(list(tree.phrases())) == 5000
+    assert len(list(tree.phrases())) == 10_000
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("(3 (2 It) (4 works)", ("column 20", "')'", "'('", "column 1")),
-        ("(3 (2 It", ("column 9", "')'", "'('", "column 4")),
+        ("(3 (2 It) (4 works)", ("column 20",)),
+        ("(3 (2 It", ("column 9",)),
         ("(3 (2 It) (4 works)))", ("column 21", "')'")),
         ("(3 It) (4 works)", ("column 8", "'('")),
         ("(5 It)", ("column 2", 0, 4, "'('", "'5'")),
         ("((2 It))", ("column 2", 0, 4, "'('")),
         ("(3 (", ("column 5", 0, 4, "'('")),
         ("(3)", ("column 3", "')'")),
-        ("(3 It works)", ("column 7", 3, "'works'")),
-        ("(3 (2 It) works)", ("column 11", 3, "'works'")),
-        ("(3 It (4 works))", ("column 7", "')'", "'It'", "'('")),
+        ("(3 It works)", ("column 7", "'works'")),
+        ("(3 (2 It) works)", ("column 11", "'works'")),
+        ("(3 It (4 works))", ("column 7", "'('")),
         ("3 It", ("column 1", "'('", "'3'")),
         ("", ("column 1", "'('")),
     ],

@@ -145,7 +145,7 @@ def _print_wsd(found: "Disambiguation", test: Path, n_sentences: int, *, as_json
     rows |= {f"layer {layer}": counts for layer, counts in found.layers.items()}
     if as_json:
         numbers = {
-            "instances": found.first_sense.gold,
+            "instances": found.first_sense.n_gold,
             "seen": found.n_seen,
             "senses": found.n_senses,
             "sentences": n_sentences,
@@ -154,7 +154,7 @@ def _print_wsd(found: "Disambiguation", test: Path, n_sentences: int, *, as_json
         echo(json.dumps({**numbers, "scores": scores}, indent=2))
         return
     echo(
-        f"{test}: {found.first_sense.gold:,} words, {found.n_seen:,} of a lemma that the training data has "
+        f"{test}: {found.first_sense.n_gold:,} words, {found.n_seen:,} of a lemma that the training data has "
         f"({found.n_senses:,} senses in {n_sentences:,} sentences)"
     )
     echo(f"{'':<25}  precision  recall      F1")

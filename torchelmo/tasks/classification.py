@@ -1,4 +1,4 @@
-"""What tasks with one label for each example share: the prediction, the loss, accuracy, and a table by label."""
+"""Base of the tasks with one label for each example: prediction, loss, accuracy, and a table by label."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -7,37 +7,58 @@ from typing import ClassVar, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from torchelmo.tasks.scores import Counts, count, table
+from torchelmo.errors import InputError
+from torchelmo.tasks.scores import Counts, count_items, format_table, percentage
 from torchelmo.tasks.task import Scores, Task, TaskModel
 
 
-class Labelled(Protocol):
-    """An example; its label is None where it is not known."""
+class HasLabel(Protocol):
+    """An example; its label is None if it is to be predicted."""
 
     @property
     def label(self) -> str | None: ...
 
 
 class Prediction(NamedTuple):
-    label: str  # the likeliest
+    """The predicted label of an example."""
+
+    label: str  # the most probable one
     probabilities: dict[str, float]  # of every label; they sum to 1
 
 
-Example = TypeVar("Example", bound=Labelled)
+Example = TypeVar("Example", bound=HasLabel)
+
+
+class ClassificationTask(Task[Example, Prediction]):
+    """A task with one label for each example, scored by accuracy."""
+
+    metric: ClassVar[str] = "accuracy"
+
+    def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Scores:
+        correct = [example.label == prediction.label for example, prediction in zip(examples, predictions)]
+        return {"accuracy": percentage(correct)}
+
+    def report(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> str:
+        """Return a table of precision, recall, F1 and counts of every label of the model and of the examples."""
+        counts = count_items(
+            ({(example.label or "",)}, {(found.label,)}) for example, found in zip(examples, predictions)
+        )
+        labels = dict.fromkeys(label for prediction in predictions for label in prediction.probabilities)
+        return format_table("label", {**dict.fromkeys(labels, Counts(0, 0, 0)), **counts})
 
 
 class Classifier(TaskModel[Example, Prediction]):
-    """A model is its `forward`; the cross entropy of its scores is the loss."""
+    """A model whose `forward` returns a score for every label. The loss is the cross-entropy of the scores."""
 
     labels: Sequence[str]
 
     @abstractmethod
     def forward(self, examples: Sequence[Example]) -> Tensor:
-        """(batch, n_labels): a score for every label, before the softmax."""
+        """Return the scores of every label before the softmax: (batch, n_labels)."""
 
     def loss(self, examples: Sequence[Example]) -> Tensor:
+        gold = [self._label_id(example.label) for example in examples]
         scores = self(examples)
-        gold = [self.labels.index(example.label or "") for example in examples]
         return nn.functional.cross_entropy(scores, torch.tensor(gold, device=scores.device))
 
     def predict(self, examples: Sequence[Example]) -> list[Prediction]:
@@ -45,18 +66,7 @@ class Classifier(TaskModel[Example, Prediction]):
         best = [max(range(len(row)), key=row.__getitem__) for row in rows]
         return [Prediction(self.labels[i], dict(zip(self.labels, row))) for i, row in zip(best, rows)]
 
-
-class ClassificationTask(Task[Example, Prediction]):
-    """Scored by accuracy."""
-
-    metric: ClassVar[str] = "accuracy"
-
-    def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Scores:
-        n_correct = sum(example.label == prediction.label for example, prediction in zip(examples, predictions))
-        return {"accuracy": 100.0 * n_correct / max(len(examples), 1)}
-
-    def report(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> str:
-        """Precision, recall, F1 and counts of every label, those that are nowhere among them."""
-        counts = count(({(example.label or "",)}, {(found.label,)}) for example, found in zip(examples, predictions))
-        known = dict.fromkeys(label for prediction in predictions for label in prediction.probabilities)
-        return table("label", {**dict.fromkeys(known, Counts(0, 0, 0)), **counts})
+    def _label_id(self, label: str | None) -> int:
+        if label not in self.labels:
+            raise InputError(f"Expected one of the labels {', '.join(self.labels)}, found {label!r:.60}.")
+        return self.labels.index(label)

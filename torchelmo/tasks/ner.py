@@ -1,4 +1,7 @@
-"""Named entities: a biLSTM-CRF tagger, scored by the F1 of conlleval."""
+"""Named-entity recognition: a biLSTM-CRF tagger (Peters et al. 2017, 2018), scored by the F1 of conlleval.
+
+Files have a token first and its tag last on each line, and a blank line between sentences (CoNLL-2003, W-NUT 2017).
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,13 +11,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from torchelmo.config import require_share
-from torchelmo.errors import ConfigError
+from torchelmo.config import Config, Fraction, PositiveInt
+from torchelmo.errors import short_repr
 from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.layers.basic import VariationalDropout, pad_ids
 from torchelmo.tasks.layers.crf import CRF
 from torchelmo.tasks.layers.rnn import BiRNN
-from torchelmo.tasks.scores import Counts, count, table, total
+from torchelmo.tasks.scores import Counts, count_items, format_table, percentage, sum_counts
 from torchelmo.tasks.tagging import (
     Scheme,
     Tagged,
@@ -23,27 +26,95 @@ from torchelmo.tasks.tagging import (
     allowed_transitions,
     from_bio,
     gold_tags,
-    pairs,
+    pair_tags,
     require_sentences,
     spans_of,
+    spans_record,
     tag_ids,
+    tags_record,
     to_bio,
 )
 from torchelmo.tasks.task import Scores, TaskModel, Vocabularies
+from torchelmo.text.places import TextData
 from torchelmo.text.reading import Block, malformed, read_columns, write_columns
 
-_DOCUMENT = "-DOCSTART-"  # a line of its own before every document of CoNLL-2003
+_DOCUMENT = "-DOCSTART-"  # the first column of a line before every document of CoNLL-2003
+_FORMAT = "a token first and its BIO, IOB1 or BIOES tag last on each line, such as 'Paris B-LOC'."
 
 
 @dataclass(frozen=True)
-class NerData:
-    """[data]: "auto" reads BIO, IOB1 and BIOES; a scheme that is named is checked."""
+class NerData(TextData):
+    """[data]: the scheme of the tags in files, and the tokenization of text to predict."""
 
-    scheme: Literal["auto", "bio", "iob1", "bioes"] = "auto"
+    scheme: Literal["auto", "bio", "iob1", "bioes"] = "auto"  # "auto" reads all; the others are checked
+
+
+@dataclass(frozen=True)
+class NerConfig(Config):
+    """[model]: the defaults are those of Peters et al. 2018; Peters et al. 2017 have `elmo_output = "between"`."""
+
+    hidden_dims: tuple[PositiveInt, PositiveInt] = (200, 100)  # width of each direction of the two biLSTMs
+    dropout: Fraction = 0.5  # variational, at the input of both
+    scheme: Literal["bio", "bioes"] = "bioes"  # of the tags inside the model; examples and predictions are BIO
+    elmo_output: Literal["end", "between"] = "end"  # where ELMo at the output is concatenated
+
+
+class Ner(TaggingTask):
+    """Named-entity recognition."""
+
+    name = "ner"
+    metric = "f1"
+    data_config = NerData
+    model_config = NerConfig
+
+    def read(self, path: Path, options: NerData) -> list[Tagged]:
+        return read(path, options)
+
+    def vocabularies(self, examples: Sequence[Tagged], options: NerData) -> dict[str, list[str]]:
+        return {"types": sorted({span.label for example in examples for span in spans_of(gold_tags(example))})}
+
+    def build(self, config: NerConfig, inputs: TokenInput, vocabularies: Vocabularies) -> "NerModel":
+        return NerModel(config, inputs, vocabularies["types"])
+
+    def score(self, examples: Sequence[Tagged], predictions: Sequence[Tags]) -> Scores:
+        """Return F1, precision and recall of all entities, and the accuracy of the tags."""
+        entities = sum_counts(count_entities(examples, predictions))
+        correct = [a == b for pair in pair_tags(examples, predictions) for a, b in zip(pair.gold, pair.predicted)]
+        return {
+            "f1": entities.f1,
+            "precision": entities.precision,
+            "recall": entities.recall,
+            "accuracy": percentage(correct),
+        }
+
+    def report(self, examples: Sequence[Tagged], predictions: Sequence[Tags]) -> str:
+        return format_table("label", count_entities(examples, predictions))
+
+    def show(self, example: Tagged, prediction: Tags) -> str:
+        """Return the sentence with its entities in brackets: [LOC New York]."""
+        words = list(example.tokens)
+        for label, start, end in spans_of(prediction):
+            words[start] = f"[{label} {words[start]}"
+            words[end - 1] += "]"
+        return " ".join(words)
+
+    def record(self, example: Tagged, prediction: Tags) -> dict[str, Any]:
+        return {**tags_record(example, prediction), "spans": spans_record(example, prediction)}
 
 
 def read(path: str | Path, options: NerData) -> list[Tagged]:
-    """Sentences with BIO tags, whatever the scheme of the file."""
+    """Read sentences with their tags.
+
+    Args:
+        path: The file, plain or compressed.
+        options: The scheme of its tags.
+
+    Returns:
+        The sentences, with BIO tags.
+
+    Raises:
+        InputError: A line is malformed, or the file has no sentences.
+    """
     sentences: list[Tagged] = []
     n_columns = 0
     for block in read_columns(path, comment=None):  # "#" is a token like any other
@@ -51,19 +122,24 @@ def read(path: str | Path, options: NerData) -> list[Tagged]:
         for row, line in zip(rows, lines):
             n_columns = n_columns or len(row)
             if len(row) < 2:
-                raise malformed(path, line, "a token and its tag", f"one column, {row[0]!r}")
+                raise malformed(path, line, "a token and its tag", f"one column, {short_repr(row[0])}", _FORMAT)
             if len(row) != n_columns:
-                raise malformed(path, line, f"{n_columns} columns, as in the lines before it", str(len(row)))
+                raise malformed(path, line, f"{n_columns} columns, as on the lines before", str(len(row)), _FORMAT)
         if rows:
             tags = to_bio([row[-1] for row in rows], options.scheme, str(path), lines=lines)
             sentences.append(Tagged([row[0] for row in rows], tags))
-    return require_sentences(path, sentences, "a token and its tag on every line")
+    return require_sentences(path, sentences, _FORMAT)
 
 
 def write(path: str | Path, sentences: Iterable[Tagged], scheme: Scheme = "bio") -> None:
-    """Two columns, token and tag, as in W-NUT 2017; `read` reads them back."""
-    blocks = (zip(sentence.tokens, from_bio(gold_tags(sentence), scheme)) for sentence in sentences)
-    write_columns(path, blocks)
+    """Write two columns, token and tag, as in W-NUT 2017. `read` reads them back.
+
+    Args:
+        path: The file to write.
+        sentences: Sentences with BIO tags.
+        scheme: The scheme of the tags in the file.
+    """
+    write_columns(path, (zip(sentence.tokens, from_bio(gold_tags(sentence), scheme)) for sentence in sentences))
 
 
 def _without_documents(block: Block) -> tuple[list[list[str]], list[int]]:
@@ -72,40 +148,14 @@ def _without_documents(block: Block) -> tuple[list[list[str]], list[int]]:
 
 
 def count_entities(examples: Sequence[Tagged], predictions: Sequence[Tags]) -> dict[str, Counts]:
-    """The counts of every label that is in the data or was predicted, in alphabetical order."""
-    return count((set(spans_of(gold)), set(spans_of(predicted))) for gold, predicted in pairs(examples, predictions))
-
-
-def score(examples: Sequence[Tagged], predictions: Sequence[Tags]) -> Scores:
-    """Over all labels, and `accuracy`: the share of tokens with the right tag."""
-    entities = total(count_entities(examples, predictions))
-    same = [a == b for pair in pairs(examples, predictions) for a, b in zip(pair.gold, pair.predicted)]
-    accuracy = 100.0 * sum(same) / len(same) if same else 0.0
-    return {"f1": entities.f1, "precision": entities.precision, "recall": entities.recall, "accuracy": accuracy}
-
-
-def report(examples: Sequence[Tagged], predictions: Sequence[Tags]) -> str:
-    """One line for every label, and one for all."""
-    return table("label", count_entities(examples, predictions))
-
-
-@dataclass(frozen=True)
-class NerConfig:
-    """[model]: the sizes of Peters et al. 2018 (Peters et al. 2017 for the place "between")."""
-
-    hidden_dims: tuple[int, int] = (200, 100)  # of each direction of the two biLSTMs
-    dropout: float = 0.5  # at the input of both
-    scheme: Literal["bio", "bioes"] = "bioes"  # of the tags inside the model; examples and predictions are BIO
-    elmo_output: Literal["end", "between"] = "end"  # where ELMo at the output joins
-
-    def __post_init__(self) -> None:
-        if min(self.hidden_dims) < 1:
-            raise ConfigError(f"hidden_dims must be at least 1, got {list(self.hidden_dims)}.")
-        require_share(self, "dropout")
+    """Count the gold, predicted and correct entities of every label, in alphabetical order."""
+    return count_items(
+        (set(spans_of(gold)), set(spans_of(predicted))) for gold, predicted in pair_tags(examples, predictions)
+    )
 
 
 class NerModel(TaskModel[Tagged, Tags]):
-    """`types` are the labels of entities; the tags are made of them."""
+    """Two biLSTMs and a CRF. `types` are the labels of entities, from which the tags are made."""
 
     def __init__(self, config: NerConfig, inputs: TokenInput, types: Sequence[str]) -> None:
         super().__init__()
@@ -122,6 +172,7 @@ class NerModel(TaskModel[Tagged, Tags]):
         self.crf = CRF(len(self.labels), transitions=allowed_transitions(self.labels))
 
     def loss(self, examples: Sequence[Tagged]) -> Tensor:
+        """Return the mean negative log-likelihood of the gold tags of a sentence."""
         emissions, mask = self._emissions(examples)
         rows = [tag_ids(from_bio(gold_tags(example), self.config.scheme), self._ids) for example in examples]
         log_likelihood: Tensor = self.crf.log_likelihood(emissions, pad_ids(rows, device=mask.device), mask)
@@ -133,7 +184,7 @@ class NerModel(TaskModel[Tagged, Tags]):
         return [to_bio([self.labels[i] for i in path], "auto", "prediction") for path in paths]
 
     def _emissions(self, examples: Sequence[Tagged]) -> tuple[Tensor, Tensor]:
-        """(batch, tokens, n_labels) and the mask of real tokens."""
+        """Return the emission scores (batch, tokens, n_labels) and the mask of real tokens."""
         vectors, mask, output = self.inputs([example.tokens for example in examples])
         hidden = self.first(self.dropout(vectors), mask)
         if output is not None and self.config.elmo_output == "between":
@@ -142,39 +193,3 @@ class NerModel(TaskModel[Tagged, Tags]):
         if output is not None and self.config.elmo_output == "end":
             hidden = torch.cat([hidden, output], dim=-1)
         return self.scores(hidden), mask
-
-
-class Ner(TaggingTask):
-    name = "ner"
-    metric = "f1"
-    data_config = NerData
-    model_config = NerConfig
-
-    def read(self, path: Path, options: NerData) -> list[Tagged]:
-        return read(path, options)
-
-    def vocabularies(self, examples: Sequence[Tagged], options: NerData) -> dict[str, list[str]]:
-        return {"types": sorted({span.label for example in examples for span in spans_of(gold_tags(example))})}
-
-    def build(self, config: NerConfig, inputs: TokenInput, vocabularies: Vocabularies) -> NerModel:
-        return NerModel(config, inputs, vocabularies["types"])
-
-    def score(self, examples: Sequence[Tagged], predictions: Sequence[Tags]) -> Scores:
-        return score(examples, predictions)
-
-    def report(self, examples: Sequence[Tagged], predictions: Sequence[Tags]) -> str:
-        return report(examples, predictions)
-
-    def show(self, example: Tagged, prediction: Tags) -> str:
-        """The sentence with its entities in brackets: [New York]LOC."""
-        words = list(example.tokens)
-        for label, start, end in spans_of(prediction):
-            words[start] = f"[{words[start]}"
-            words[end - 1] = f"{words[end - 1]}]{label}"
-        return " ".join(words)
-
-    def record(self, example: Tagged, prediction: Tags) -> dict[str, Any]:
-        spans = [
-            {**span._asdict(), "text": " ".join(example.tokens[span.start : span.end])} for span in spans_of(prediction)
-        ]
-        return {"tokens": example.tokens, "tags": prediction, "spans": spans}

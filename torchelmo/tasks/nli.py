@@ -1,144 +1,190 @@
-"""Natural language inference: does a premise entail a hypothesis, contradict it, or neither?"""
+"""Natural language inference: does a premise entail a hypothesis, contradict it, or neither?
 
-from collections.abc import Callable, Iterator, Sequence
+The model is ESIM (Chen et al. 2017). Files are JSON lines as in SNLI and MultiNLI.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from torchelmo.config import require_positive, require_share
-from torchelmo.errors import InputError
+from torchelmo.config import Config, Fraction, PositiveInt
+from torchelmo.errors import InputError, short_repr, shorten
 from torchelmo.files import read_lines
 from torchelmo.tasks.classification import ClassificationTask, Classifier, Prediction
 from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.layers.basic import FeedForward, VariationalDropout, attend, max_pool, mean_pool
 from torchelmo.tasks.layers.rnn import BiRNN
 from torchelmo.tasks.task import Source, Tokens, Vocabularies
+from torchelmo.text.places import Place, Sentence, TextData, join_sentences, place_record, read_texts, settings_of
 from torchelmo.text.reading import malformed, parse_object, unescape
-from torchelmo.text.tokenize import Tokenizer
 
 LABELS = ["entailment", "neutral", "contradiction"]
 _NO_LABEL = "-"  # the annotators did not agree
+_KEYS = ("sentence1", "sentence2")
+_FORMAT = 'JSON lines such as {"gold_label": "neutral", "sentence1": "A dog runs.", "sentence2": "It is old."}'
+_UNLABELED_FORMAT = 'premise TAB hypothesis, or a JSON object {"sentence1": "A dog runs.", "sentence2": "It is old."}'
 
 
 @dataclass(frozen=True)
-class NliData:
-    """[data] Where the tokens come from.
+class NliData(TextData):
+    """[data]: how sentences are split into tokens.
 
-    "auto" takes them from sentence1_binary_parse and sentence2_binary_parse where those are there, as in the files
-    of SNLI and MultiNLI, and else splits at spaces; "raw" splits the sentences by spaCy's rules for `lang`.
+    If a pair has the keys `sentence1_binary_parse` and `sentence2_binary_parse`, as in the files of SNLI and MultiNLI,
+    the tokens are those of the parses.
     """
 
-    text: Literal["auto", "tokenised", "raw"] = "auto"
-    lang: str = "en"
+
+@dataclass(frozen=True)
+class EsimConfig(Config):
+    """[model]: the defaults are those of Chen et al. 2017, which Peters et al. 2018 kept."""
+
+    encoder_dim: PositiveInt = 300  # width of each direction
+    projection_dim: PositiveInt = 300  # of a token with its aligned vector, before the composition
+    composition_dim: PositiveInt = 300  # width of each direction
+    classifier_dim: PositiveInt = 300  # of the tanh layer
+    dropout: Fraction = 0.5  # on the token vectors, the projection, the pooled vectors and the tanh layer
 
 
 class NliExample(NamedTuple):
+    """A pair of sentences."""
+
     premise: tuple[str, ...]
     hypothesis: tuple[str, ...]
-    label: str | None  # one of LABELS
+    label: str | None  # one of LABELS; None if it is to be predicted
+    places: tuple[Place | None, Place | None] = (None, None)  # of premise and hypothesis, in their own texts
 
 
-def read_nli(path: Path, options: NliData) -> list[NliExample]:
-    """Labelled pairs; those without an agreed label ("-") are left out."""
-    tokens_of = _splitter(options)
+class Nli(ClassificationTask[NliExample]):
+    """Natural language inference."""
+
+    name = "nli"
+    data_config = NliData
+    model_config = EsimConfig
+
+    def read(self, path: Path, options: NliData) -> list[NliExample]:
+        return read(path, options)
+
+    def sentences(self, example: NliExample) -> Sequence[Tokens]:
+        return [example.premise, example.hypothesis]
+
+    def vocabularies(self, examples: Sequence[NliExample], options: NliData) -> dict[str, list[str]]:
+        return {"labels": LABELS}
+
+    def build(self, config: EsimConfig, inputs: TokenInput, vocabularies: Vocabularies) -> "Esim":
+        return Esim(config, inputs, labels=vocabularies["labels"])
+
+    def read_input(self, source: Source, options: NliData, vocabularies: Vocabularies) -> Iterator[NliExample]:
+        return read_pairs(source, options)
+
+    def show(self, example: NliExample, prediction: Prediction) -> str:
+        probability = prediction.probabilities[prediction.label]
+        return f"{prediction.label} {probability:.2f}  {' '.join(example.premise)} → {' '.join(example.hypothesis)}"
+
+    def record(self, example: NliExample, prediction: Prediction) -> dict[str, Any]:
+        record: dict[str, Any] = {"premise": list(example.premise), "hypothesis": list(example.hypothesis)}
+        for key, place in zip(("premise", "hypothesis"), example.places):
+            if place is not None:
+                located = place_record(place)
+                record |= {f"{key}_offsets": located.pop("offsets"), **located}
+        return record | prediction._asdict()
+
+
+def read(path: Path, options: NliData) -> list[NliExample]:
+    """Read labeled pairs; those without an agreed label ("-") are left out.
+
+    Raises:
+        InputError: A line is malformed, or the file has no labeled pairs.
+    """
     examples = []
     for number, line in enumerate(read_lines(path), 1):
         if line.strip():
-            pair = parse_object(line, path, number)
+            pair = parse_object(line, path, number, _FORMAT)
             label = _text(pair, "gold_label", path, number)
             if label == _NO_LABEL:
                 continue
             if label not in LABELS:
-                raise malformed(path, number, f"gold_label {', '.join(LABELS)} or {_NO_LABEL}", repr(label))
-            examples.append(_example(pair, label, tokens_of, path, number))
+                expected = f"gold_label {', '.join(LABELS)} or {_NO_LABEL}"
+                raise malformed(path, number, expected, short_repr(label), _FORMAT)
+            examples.append(_example(pair, label, options, path, number))
     if not examples:
-        raise InputError(
-            f"{path}: expected a JSON object with gold_label, sentence1 and sentence2 on each line, found no labelled "
-            "pair. Check that it is the right file."
-        )
+        raise InputError(f"{path}: expected labeled pairs, found none. Expected format: {_FORMAT}")
     return examples
 
 
-def read_pairs(source: Source) -> Iterator[NliExample]:
-    """Pairs without labels, each line in the form that it begins with; blank lines are skipped."""
-    tokens_of = _splitter(NliData("tokenised") if source.lang is None else NliData("raw", source.lang))
-    for number, line in enumerate(read_lines(source.path), 1):
-        if not line.strip():
-            continue
-        if line.lstrip().startswith("{"):
-            pair = parse_object(line, source.path, number)
+def read_pairs(source: Source, options: NliData) -> Iterator[NliExample]:
+    """Read pairs without labels: lines of a file, or pairs of strings or token lists in memory."""
+    settings = settings_of(source, options)
+    for number, line in read_texts(source):
+        if number is None:
+            yield _pair_in_memory(line, settings)
+        elif line.strip():
+            yield _example(_parse_pair(line, source.path, number), None, settings, source.path, number)
+
+
+def _parse_pair(line: str, path: str, number: int) -> dict[str, Any]:
+    if line.lstrip().startswith("{"):
+        return parse_object(line, path, number, _UNLABELED_FORMAT)
+    fields = line.split("\t")
+    if len(fields) != 2:
+        found = f"{len(fields) - 1} tabs in {shorten(repr(line))}"
+        raise malformed(path, number, "premise TAB hypothesis, or a JSON object", found, _UNLABELED_FORMAT)
+    return dict(zip(_KEYS, fields))
+
+
+def _example(pair: Mapping[str, Any], label: str | None, options: NliData, path: Path | str, number: int) -> NliExample:
+    sentences = []
+    for key in _KEYS:
+        text, parse_key = _text(pair, key, path, number), f"{key}_binary_parse"
+        if parse_key in pair:
+            sentence = Sentence(_leaves(_text(pair, parse_key, path, number)), None)
+        elif label is not None:
+            sentence = Sentence(options.tokens(text), None)
         else:
-            fields = line.split("\t")
-            if len(fields) != 2:
-                expected = "premise TAB hypothesis, or a JSON object"
-                raise malformed(source.path, number, expected, f"{len(fields) - 1} tabs in {line[:40]!r}")
-            pair = dict(zip(("sentence1", "sentence2"), fields))
-        yield _example(pair, None, tokens_of, source.path, number)
+            sentence = join_sentences(options.sentences(text, number))
+        if not sentence.tokens:
+            raise malformed(path, number, f"words in {key!r}", "none", _FORMAT)
+        sentences.append(sentence)
+    premise, hypothesis = sentences
+    return NliExample(tuple(premise.tokens), tuple(hypothesis.tokens), label, places=(premise.place, hypothesis.place))
 
 
-_Splitter = Callable[[str, str | None], list[str]]
+def _pair_in_memory(pair: Any, options: NliData) -> NliExample:
+    if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+        raise InputError(f"Expected a pair (premise, hypothesis) of strings or token lists, got {short_repr(pair)}.")
+    sentences = [join_sentences(options.sentences_of(text)) for text in pair]
+    if not all(sentence.tokens for sentence in sentences):
+        raise InputError(f"Expected words in both sentences of a pair, got {short_repr(pair)}.")
+    premise, hypothesis = sentences
+    return NliExample(tuple(premise.tokens), tuple(hypothesis.tokens), None, (premise.place, hypothesis.place))
 
 
-def _splitter(options: NliData) -> _Splitter:
-    """(text, binary parse) -> tokens."""
-    if options.text == "raw":
-        tokenizer = Tokenizer(options.lang)
-        return lambda text, parse: tokenizer.tokens(text)
-    if options.text == "tokenised":
-        return lambda text, parse: text.split()
-    return lambda text, parse: text.split() if parse is None else _leaves(parse)
+def _text(pair: Mapping[str, Any], key: str, path: Path | str, number: int) -> str:
+    if key not in pair:
+        found = f"only {shorten(', '.join(map(repr, pair))) or 'no keys'}"
+        raise malformed(path, number, f"the key {key!r}", found, _FORMAT)
+    if not isinstance(pair[key], str):
+        raise malformed(path, number, f"text for {key!r}", short_repr(pair[key]), _FORMAT)
+    return str(pair[key])
 
 
 def _leaves(parse: str) -> list[str]:
-    """
+    """Return the tokens of a binary parse.
+
     >>> _leaves("( ( A dog ) ( -LRB- runs ) )")
     ['A', 'dog', '(', 'runs']
     """
     return [unescape(part) for part in parse.split() if part not in ("(", ")")]
 
 
-def _text(pair: dict[str, Any], key: str, path: Path | str, number: int) -> str:
-    if key not in pair:
-        raise malformed(path, number, f"the key {key!r}", f"only {', '.join(map(repr, pair)) or 'no keys'}")
-    if not isinstance(pair[key], str):
-        raise malformed(path, number, f"text for {key!r}", repr(pair[key]))
-    return str(pair[key])
-
-
-def _example(
-    pair: dict[str, Any], label: str | None, tokens_of: _Splitter, path: Path | str, number: int
-) -> NliExample:
-    sentences = []
-    for key in ("sentence1", "sentence2"):
-        text, parse_key = _text(pair, key, path, number), f"{key}_binary_parse"
-        parse = _text(pair, parse_key, path, number) if parse_key in pair else None
-        tokens = tuple(tokens_of(text, parse))
-        if not tokens:
-            raise malformed(path, number, f"words in {key!r}", "none")
-        sentences.append(tokens)
-    return NliExample(sentences[0], sentences[1], label)
-
-
-@dataclass(frozen=True)
-class EsimConfig:
-    """[model] The sizes are those of Chen et al. 2017, which Peters et al. 2018 kept."""
-
-    encoder_dim: int = 300  # of each direction
-    projection_dim: int = 300  # of a token and what it is aligned with, before the composition
-    composition_dim: int = 300  # of each direction
-    classifier_dim: int = 300  # of the tanh layer
-    dropout: float = 0.5  # on the token vectors, the projection, the pooled vectors and the tanh layer
-
-    def __post_init__(self) -> None:
-        require_positive(self, "encoder_dim", "projection_dim", "composition_dim", "classifier_dim")
-        require_share(self, "dropout")
-
-
 class Esim(Classifier[NliExample]):
-    """ELMo at the output stands beside the encoder's: [a; ELMo]."""
+    """ESIM: encode, align each token with the other sentence, compose, pool, classify.
+
+    ELMo at the output is concatenated to the states of the encoder: [a; ELMo].
+    """
 
     def __init__(self, config: EsimConfig, inputs: TokenInput, *, labels: Sequence[str]) -> None:
         super().__init__()
@@ -156,13 +202,14 @@ class Esim(Classifier[NliExample]):
         )
 
     def forward(self, examples: Sequence[NliExample]) -> Tensor:
-        # Premises and hypotheses go through the encoders as one batch: first all premises, then all hypotheses.
+        """Return the scores of every label: (batch, n_labels)."""
+        # Premises and hypotheses are one batch of the encoders: first all premises, then all hypotheses.
         sentences = [example.premise for example in examples] + [example.hypothesis for example in examples]
         vectors, mask, elmo = self.inputs(sentences)
         x = self.encoder(self.dropout(vectors), mask)
         if elmo is not None:
             x = torch.cat([x, elmo], dim=-1)
-        other, other_mask = _exchanged(x), _exchanged(mask)
+        other, other_mask = _swap_halves(x), _swap_halves(mask)
         aligned = attend(x @ other.transpose(-2, -1), other, other_mask)
         enhanced = torch.cat([x, aligned, x - aligned, x * aligned], dim=-1)
         composed = self.composition(self.dropout(self.projection(enhanced)), mask)
@@ -171,39 +218,7 @@ class Esim(Classifier[NliExample]):
         return scores
 
 
-def _exchanged(pairs: Tensor) -> Tensor:
-    """(2 · n, …): the hypotheses where the premises were, and the other way round."""
+def _swap_halves(pairs: Tensor) -> Tensor:
+    """Exchange premises and hypotheses: (2 · n, …) -> (2 · n, …)."""
     first, second = pairs.chunk(2)
     return torch.cat([second, first])
-
-
-class Nli(ClassificationTask[NliExample]):
-    name = "nli"
-    data_config = NliData
-    model_config = EsimConfig
-
-    def read(self, path: Path, options: NliData) -> list[NliExample]:
-        return read_nli(path, options)
-
-    def sentences(self, example: NliExample) -> Sequence[Tokens]:
-        return [example.premise, example.hypothesis]
-
-    def vocabularies(self, examples: Sequence[NliExample], options: NliData) -> dict[str, list[str]]:
-        return {"labels": LABELS}
-
-    def build(self, config: EsimConfig, inputs: TokenInput, vocabularies: Vocabularies) -> Esim:
-        return Esim(config, inputs, labels=vocabularies["labels"])
-
-    def read_input(self, source: Source, options: NliData, vocabularies: Vocabularies) -> Iterator[NliExample]:
-        return read_pairs(source)
-
-    def show(self, example: NliExample, prediction: Prediction) -> str:
-        probability = prediction.probabilities[prediction.label]
-        return f"{prediction.label} {probability:.2f}  {' '.join(example.premise)} → {' '.join(example.hypothesis)}"
-
-    def record(self, example: NliExample, prediction: Prediction) -> dict[str, Any]:
-        return {
-            "premise": list(example.premise),
-            "hypothesis": list(example.hypothesis),
-            **prediction._asdict(),
-        }

@@ -1,4 +1,8 @@
-"""Sentiment of sentences: the Stanford Sentiment Treebank with five classes or two."""
+"""Classify texts: sentiment with the classes of the Stanford Sentiment Treebank, or any labels.
+
+The model is the biattentive classification network (BCN) of McCann et al. 2017. Files hold on each line a tree with a
+label for every phrase, `(3 (2 It) (4 works))`, or `label TAB text`.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -9,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from torchelmo.config import require_positive, require_share
-from torchelmo.errors import ConfigError, InputError
+from torchelmo.config import Config, Fraction, NonNegativeInt, PositiveInt
+from torchelmo.errors import InputError, short_repr
 from torchelmo.files import read_lines
 from torchelmo.tasks.classification import ClassificationTask, Classifier, Prediction
 from torchelmo.tasks.inputs import TokenInput
@@ -25,24 +29,179 @@ from torchelmo.tasks.layers.basic import (
 )
 from torchelmo.tasks.layers.rnn import BiRNN
 from torchelmo.tasks.task import Source, Tokens, Vocabularies
-from torchelmo.text.reading import malformed, read_paragraphs, unescape
-from torchelmo.text.tokenize import Tokenizer
+from torchelmo.text.places import Place, TextData, join_sentences, place_record, read_paragraphs
+from torchelmo.text.reading import malformed, unescape
 
-N_LABELS = 5
-_LABELS = {str(label): label for label in range(N_LABELS)}
+FINE = ["very negative", "negative", "neutral", "positive", "very positive"]
+BINARY = ["negative", "positive"]
+_SST_CLASSES = {"fine": FINE, "binary": BINARY}
+_AS_BINARY = {"very negative": "negative", "negative": "negative", "positive": "positive", "very positive": "positive"}
+_FORMAT = "on each line a tree such as (3 (2 It) (4 works)), or a label, a tab and a text."
+
+
+@dataclass(frozen=True)
+class SentimentData(TextData):
+    """[data]: the classes, and the phrases to train on.
+
+    The published models are trained on all phrases of at least 4 tokens and scored on whole sentences.
+    """
+
+    # "fine" and "binary" are the classes of SST: five, or two without neutral phrases and sentences. "auto" uses the
+    # five classes if the training data has trees, otherwise the labels of the training data, whatever they are.
+    classes: Literal["auto", "fine", "binary"] = "auto"
+    min_phrase: NonNegativeInt = 4  # tokens of the shortest phrase of a tree to train on; 0 for whole sentences only
+
+
+@dataclass(frozen=True)
+class BCNConfig(Config):
+    """[model]: the defaults are the widths of Peters et al. 2018, with their two ReLU layers in place of maxout."""
+
+    feed_forward_dim: PositiveInt = 300  # of the ReLU layer below the encoder
+    encoder_dim: PositiveInt = 300  # width of each direction
+    integrator_dim: PositiveInt = 300  # width of each direction
+    classifier_dim: PositiveInt = 300  # of the two ReLU layers above the pooled vectors
+    input_dropout: Fraction = 0.5  # on the token vectors
+    dropout: Fraction = 0.25  # after the ReLU layers and on the integrated tokens
+
+
+class SentimentExample(NamedTuple):
+    """A text with its label."""
+
+    tokens: tuple[str, ...]
+    label: str | None  # None if it is to be predicted
+    tree: "Tree | None" = None  # if the file has one
+    place: Place | None = None  # of the tokens in a text to predict
+
+
+class Sentiment(ClassificationTask[SentimentExample]):
+    """Text classification."""
+
+    name = "sentiment"
+    data_config = SentimentData
+    model_config = BCNConfig
+
+    def read(self, path: Path, options: SentimentData) -> list[SentimentExample]:
+        return read(path, options)
+
+    def training(self, examples: list[SentimentExample], options: SentimentData) -> list[SentimentExample]:
+        return add_phrases(examples, options)
+
+    def sentences(self, example: SentimentExample) -> Sequence[Tokens]:
+        return [example.tokens]
+
+    def vocabularies(self, examples: Sequence[SentimentExample], options: SentimentData) -> dict[str, list[str]]:
+        if options.classes != "auto":
+            return {"labels": _SST_CLASSES[options.classes]}
+        labels = {example.label for example in examples if example.label is not None}
+        if any(example.tree is not None for example in examples):
+            return {"labels": [*FINE, *sorted(labels - set(FINE))]}
+        return {"labels": sorted(labels)}
+
+    def build(self, config: BCNConfig, inputs: TokenInput, vocabularies: Vocabularies) -> "BCN":
+        return BCN(config, inputs, labels=vocabularies["labels"])
+
+    def read_input(
+        self, source: Source, options: SentimentData, vocabularies: Vocabularies
+    ) -> Iterator[SentimentExample]:
+        """Yield one example for every line of any number of sentences; blank lines are skipped."""
+        for sentences in read_paragraphs(source, options):
+            if sentences:
+                tokens, place = join_sentences(sentences)
+                yield SentimentExample(tuple(tokens), None, place=place)
+
+    def show(self, example: SentimentExample, prediction: Prediction) -> str:
+        return f"{prediction.label} {prediction.probabilities[prediction.label]:.2f}  {' '.join(example.tokens)}"
+
+    def record(self, example: SentimentExample, prediction: Prediction) -> dict[str, Any]:
+        return {"tokens": list(example.tokens), **place_record(example.place), **prediction._asdict()}
+
+
+def read(path: Path, options: SentimentData) -> list[SentimentExample]:
+    """Read the whole sentences of a file; blank lines are skipped.
+
+    Raises:
+        InputError: A line is malformed, or the file has no example of the classes.
+    """
+    examples = list(_read_lines(path, options))
+    if not examples:
+        kind = "" if options.classes == "auto" else f"{options.classes} "
+        raise InputError(f"{path}: expected {kind}examples, found none. Expected format: {_FORMAT}")
+    return examples
+
+
+def add_phrases(examples: Sequence[SentimentExample], options: SentimentData) -> list[SentimentExample]:
+    """Add the phrases of trees that are long enough. Equal sentences and phrases of trees are used once."""
+    result: list[SentimentExample] = []
+    seen: set[SentimentExample] = set()
+    for example in examples:
+        if example.tree is None:
+            result.append(example)
+            continue
+        whole = example._replace(tree=None)
+        phrases = (
+            SentimentExample(tokens, _class_of(FINE[label], options)) for tokens, label in example.tree.phrases()
+        )
+        long_enough = [
+            phrase
+            for phrase in (phrases if options.min_phrase else ())
+            if phrase.label is not None and len(phrase.tokens) >= options.min_phrase
+        ]
+        for phrase in (whole, *long_enough):
+            if phrase not in seen:
+                seen.add(phrase)
+                result.append(phrase)
+    return result
+
+
+def _read_lines(path: Path, options: SentimentData) -> Iterator[SentimentExample]:
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            continue
+        tree = None
+        name, tab, text = line.partition("\t")
+        if line.lstrip().startswith("("):
+            tree = parse_tree(line, path, number)
+            tokens, name = tree.tokens(), FINE[tree.label]
+        else:
+            tokens, name = tuple(options.tokens(text)), _read_label(name.strip(), path, number, options)
+            if not tab or not tokens or not name:
+                raise malformed(path, number, "a tree, or label TAB text", short_repr(line), _FORMAT)
+        label = _class_of(name, options)
+        if label is not None:
+            yield SentimentExample(tokens, label, tree)
+
+
+def _class_of(name: str, options: SentimentData) -> str | None:
+    """Return the class of a label; None if examples with this label are left out."""
+    return _AS_BINARY.get(name) if options.classes == "binary" else name
+
+
+def _read_label(label: str, path: Path, line: int, options: SentimentData) -> str:
+    """Return the name of a label, which for the classes of SST may also be a number from 0."""
+    if options.classes == "auto":
+        return label
+    labels = _SST_CLASSES[options.classes]
+    if label in FINE:
+        return label
+    if label in map(str, range(len(labels))):
+        return labels[int(label)]
+    expected = f"a label from 0 to {len(labels) - 1} or one of {', '.join(labels)}"
+    raise malformed(path, line, expected, short_repr(label), f'{_FORMAT} For other labels, set data.classes = "auto".')
+
+
 # Not \s: "2 1/2" with a no-break space is one word of the Stanford Sentiment Treebank.
-_PARTS = re.compile(r"[()]|[^ \t()]+")
+_TREE_PARTS = re.compile(r"[()]|[^ \t()]+")
 
 
 class Tree(NamedTuple):
-    """A word (then there are no children) or a phrase of others. `str` writes it as it was read."""
+    """A word (without children) or a phrase of other trees. `str` writes it as it was read."""
 
     label: int  # 0 very negative … 4 very positive
     word: str | None
     children: tuple["Tree", ...] = ()
 
     def subtrees(self) -> Iterator["Tree"]:
-        """The tree itself, then those under it, from left to right."""
+        """Yield the tree itself, then those below it, from left to right."""
         waiting = [self]
         while waiting:
             tree = waiting.pop()
@@ -50,9 +209,9 @@ class Tree(NamedTuple):
             waiting.extend(reversed(tree.children))
 
     def phrases(self) -> Iterator["Phrase"]:
-        """What the subtrees stand for, in their order: the whole sentence first."""
+        """Yield the phrase of every subtree, in their order: the whole sentence first."""
         trees, tokens = list(self.subtrees()), self.tokens()
-        sizes: list[int] = []  # from the right, children stand before their parents
+        sizes: list[int] = []  # in reverse order, children come before their parents
         finished: list[int] = []
         for tree in reversed(trees):
             sizes.append(sum(finished.pop() for _ in tree.children) if tree.children else 1)
@@ -63,7 +222,7 @@ class Tree(NamedTuple):
             start += tree.word is not None
 
     def tokens(self) -> tuple[str, ...]:
-        """Its words, with brackets and slashes as people write them."""
+        """Return the words, without the treebank's escapes for brackets and slashes."""
         return tuple(unescape(tree.word) for tree in self.subtrees() if tree.word is not None)
 
     def __str__(self) -> str:
@@ -72,177 +231,59 @@ class Tree(NamedTuple):
 
 
 class Phrase(NamedTuple):
+    """The words of a subtree, and its label."""
+
     tokens: tuple[str, ...]
     label: int
 
 
-class _Open(NamedTuple):
-    """A bracket that is not closed yet."""
-
-    column: int
-    label: int
-    words: list[str]
-    children: list[Tree]
-
-
 def parse_tree(text: str, path: str | Path, line: int) -> Tree:
-    """The one tree of a line; `path` and `line` are for the error.
+    """Parse the tree of a line. A stack instead of recursion allows trees of any depth.
+
+    Args:
+        text: The line.
+        path: The file, for error messages.
+        line: The line number, for error messages.
 
     >>> parse_tree("(3 (2 It) (4 works))", "train.txt", 1).tokens()
     ('It', 'works')
     """
-
-    def wrong(column: int, expected: str, found: str) -> InputError:
-        what = repr(found) if found else "the end of the line"
-        return InputError(
-            f"{path}: line {line}: column {column}: expected {expected}, found {what}. "
-            "A tree looks like (3 (2 It) (4 works)), one on a line."
-        )
-
-    opened: list[_Open] = []
-    parts = [(match.start() + 1, match[0]) for match in _PARTS.finditer(text)]
-    end = (len(text) + 1, "")
-    place = 0
-    while place < len(parts):
-        column, part = parts[place]
-        place += 1
-        if part == "(":
-            if opened and opened[-1].words:
-                raise wrong(column, f"')' after the word {opened[-1].words[0]!r}", part)
-            label_column, label = parts[place] if place < len(parts) else end
-            if label not in _LABELS:
-                raise wrong(label_column, f"a label from 0 to {N_LABELS - 1} after '('", label)
-            opened.append(_Open(column, _LABELS[label], [], []))
-            place += 1
-        elif not opened:
-            raise wrong(column, "a tree that begins with '('", part)
-        elif part != ")":
-            if opened[-1].words or opened[-1].children:
-                raise wrong(column, f"one word, or phrases in brackets, after the label {opened[-1].label}", part)
-            opened[-1].words.append(part)
-        else:
-            _, number, words, children = opened.pop()
-            if not words and not children:
-                raise wrong(column, "a word or phrases after the label", part)
-            tree = Tree(number, words[0] if words else None, tuple(children))
+    opened: list[tuple[int, list[str], list[Tree]]] = []  # label, word and children of every open bracket
+    tree: Tree | None = None
+    expects_label = False
+    for column, part in [*((match.start() + 1, match[0]) for match in _TREE_PARTS.finditer(text)), (len(text) + 1, "")]:
+        label, word, children = opened[-1] if opened else (0, [], [])
+        if expects_label and part in ("0", "1", "2", "3", "4"):
+            opened.append((int(part), [], []))
+            expects_label = False
+        elif part == "(" and tree is None and not word and not expects_label:
+            expects_label = True
+        elif part == ")" and (word or children) and not expects_label:
+            opened.pop()
+            closed = Tree(label, word[0] if word else None, tuple(children))
             if opened:
-                opened[-1].children.append(tree)
-            elif place < len(parts):
-                raise wrong(parts[place][0], "the end of the line after the tree", parts[place][1])
+                opened[-1][2].append(closed)
             else:
-                return tree
-    if opened:
-        raise wrong(end[0], f"')' for the '(' in column {opened[-1].column}", end[1])
-    raise wrong(1, "a tree that begins with '('", "")
-
-
-FINE = ["very negative", "negative", "neutral", "positive", "very positive"]
-BINARY = ["negative", "positive"]
-CLASSES = {"fine": FINE, "binary": BINARY}
-_AS_BINARY = {"very negative": "negative", "negative": "negative", "positive": "positive", "very positive": "positive"}
-
-
-@dataclass(frozen=True)
-class SentimentData:
-    """[data] The published models train on all phrases of at least 4 tokens and are scored on whole sentences."""
-
-    classes: Literal["fine", "binary"] = "fine"  # binary has no neutral: such sentences and phrases are left out
-    min_phrase: int = 4  # tokens of the shortest phrase that is trained on; 0 for whole sentences only
-    text: Literal["tokenised", "raw"] = "tokenised"  # of lines without a tree; raw text is split by spaCy's rules
-    lang: str = "en"  # of raw text
-
-    def __post_init__(self) -> None:
-        if self.min_phrase < 0:
-            raise ConfigError(f"min_phrase must not be negative, got {self.min_phrase}.")
-
-
-class SentimentExample(NamedTuple):
-    tokens: tuple[str, ...]
-    label: str | None  # one of FINE or of BINARY
-    tree: Tree | None = None  # where the sentence came as one
-
-
-def read_sentiment(path: Path, options: SentimentData) -> list[SentimentExample]:
-    """The whole sentences of a file; blank lines are skipped."""
-    examples = list(_read(path, options))
-    if not examples:
-        raise InputError(
-            f"{path}: expected a tree or label TAB text on each line, found no {options.classes} example. "
-            "Check that it is the right file."
-        )
-    return examples
-
-
-def with_phrases(examples: Sequence[SentimentExample], options: SentimentData) -> list[SentimentExample]:
-    """Every sentence, and the phrases of its tree that are long enough; the same phrase is not taken twice."""
-    found: dict[SentimentExample, None] = {}
-    for example in examples:
-        found[example._replace(tree=None)] = None
-        if example.tree is None or not options.min_phrase:
-            continue
-        for tokens, number in example.tree.phrases():
-            label = _class_of(FINE[number], options)
-            if label is not None and len(tokens) >= options.min_phrase:
-                found[SentimentExample(tokens, label)] = None
-    return list(found)
-
-
-def _read(path: Path, options: SentimentData) -> Iterator[SentimentExample]:
-    tokenizer = Tokenizer(options.lang) if options.text == "raw" else None
-    for number, line in enumerate(read_lines(path), 1):
-        if not line.strip():
-            continue
-        if line.lstrip().startswith("("):
-            tree = parse_tree(line, path, number)
-            tokens, name = tree.tokens(), FINE[tree.label]
+                tree = closed
+        elif part not in ("(", ")", "") and opened and not word and not children and not expects_label:
+            word.append(part)
+        elif tree is not None and not part:
+            return tree
         else:
-            tree = None
-            first, tab, text = line.partition("\t")
-            tokens = tuple(text.split() if tokenizer is None else tokenizer.tokens(text))
-            if not tab or not tokens:
-                raise malformed(path, number, "a tree in brackets, or label TAB text", repr(line[:40]))
-            name = _named(first.strip(), path, number, options)
-        label = _class_of(name, options)
-        if label is not None:
-            yield SentimentExample(tokens, label, tree)
-
-
-def _class_of(name: str, options: SentimentData) -> str | None:
-    """One of the five names as a class of `options`; None where it has no such class."""
-    return name if options.classes == "fine" else _AS_BINARY.get(name)
-
-
-def _named(label: str, path: Path, line: int, options: SentimentData) -> str:
-    """A label is a name, or a number that counts the classes from 0."""
-    labels = CLASSES[options.classes]
-    if label in FINE:
-        return label
-    if label.isdecimal() and int(label) < len(labels):
-        return labels[int(label)]
-    raise malformed(path, line, f"a label from 0 to {len(labels) - 1} or one of {', '.join(labels)}", repr(label))
-
-
-@dataclass(frozen=True)
-class BCNConfig:
-    """[model] The widths of Peters et al. 2018, with their two ReLU layers in place of maxout."""
-
-    feed_forward_dim: int = 300  # of the ReLU layer below the encoder
-    encoder_dim: int = 300  # of each direction
-    integrator_dim: int = 300  # of each direction
-    classifier_dim: int = 300  # of the two ReLU layers above the pooled vectors
-    input_dropout: float = 0.5  # on the token vectors
-    dropout: float = 0.25  # after the ReLU layers and on the integrated tokens
-
-    def __post_init__(self) -> None:
-        require_positive(self, "feed_forward_dim", "encoder_dim", "integrator_dim", "classifier_dim")
-        require_share(self, "input_dropout", "dropout")
+            found = short_repr(part) if part else "the end of the line"
+            raise InputError(
+                f"{path}: line {line}: column {column}: expected a tree such as (3 (2 It) (4 works)), with a label "
+                f"from 0 to 4 after each '(', found {found}."
+            )
+    raise AssertionError("the last part is the end of the line")
 
 
 class BCN(Classifier[SentimentExample]):
-    """ELMo at the output stands beside the integrator's: [y; ELMo].
+    """The biattentive classification network for one sequence: encode, attend, integrate, pool, classify.
 
-    Not before the attention: an ELMo vector has by far the largest product with itself, so that every word would see
-    little but itself.
+    ELMo at the output is concatenated to the states of the integrator: [y; ELMo]. It is not added before the attention:
+    the product of an ELMo vector with itself is much larger than with any other, so every word would attend mostly to
+    itself.
     """
 
     def __init__(self, config: BCNConfig, inputs: TokenInput, *, labels: Sequence[str]) -> None:
@@ -261,48 +302,14 @@ class BCN(Classifier[SentimentExample]):
         )
 
     def forward(self, examples: Sequence[SentimentExample]) -> Tensor:
+        """Return the scores of every label: (batch, n_labels)."""
         vectors, mask, elmo = self.inputs([example.tokens for example in examples])
         x = self.encoder(self.feed_forward(self.input_dropout(vectors)), mask)
-        seen = self_attend(x, mask)
-        y = self.integrator(torch.cat([x, x - seen, x * seen], dim=-1), mask)
+        attended = self_attend(x, mask)
+        y = self.integrator(torch.cat([x, x - attended, x * attended], dim=-1), mask)
         if elmo is not None:
             y = torch.cat([y, elmo], dim=-1)
         y = self.integrated_dropout(y)
         pools = (max_pool, mean_pool, min_pool, self.attentive_pool)
         scores: Tensor = self.classifier(torch.cat([pool(y, mask) for pool in pools], dim=-1))
         return scores
-
-
-class Sentiment(ClassificationTask[SentimentExample]):
-    name = "sentiment"
-    data_config = SentimentData
-    model_config = BCNConfig
-
-    def read(self, path: Path, options: SentimentData) -> list[SentimentExample]:
-        return read_sentiment(path, options)
-
-    def training(self, examples: list[SentimentExample], options: SentimentData) -> list[SentimentExample]:
-        return with_phrases(examples, options)
-
-    def sentences(self, example: SentimentExample) -> Sequence[Tokens]:
-        return [example.tokens]
-
-    def vocabularies(self, examples: Sequence[SentimentExample], options: SentimentData) -> dict[str, list[str]]:
-        return {"labels": CLASSES[options.classes]}
-
-    def build(self, config: BCNConfig, inputs: TokenInput, vocabularies: Vocabularies) -> BCN:
-        return BCN(config, inputs, labels=vocabularies["labels"])
-
-    def read_input(
-        self, source: Source, options: SentimentData, vocabularies: Vocabularies
-    ) -> Iterator[SentimentExample]:
-        """A line is an example, of however many sentences; blank lines are skipped."""
-        for sentences in read_paragraphs(source.path, source.lang):
-            if tokens := tuple(token for sentence in sentences for token in sentence):
-                yield SentimentExample(tokens, None)
-
-    def show(self, example: SentimentExample, prediction: Prediction) -> str:
-        return f"{prediction.label} {prediction.probabilities[prediction.label]:.2f}  {' '.join(example.tokens)}"
-
-    def record(self, example: SentimentExample, prediction: Prediction) -> dict[str, Any]:
-        return {"tokens": list(example.tokens), **prediction._asdict()}

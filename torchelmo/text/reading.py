@@ -1,4 +1,4 @@
-"""Tokens as treebanks write them, and as people do."""
+"""Read text files: sentences and paragraphs, columns in the style of CoNLL, JSON lines, treebank escapes."""
 
 import json
 import re
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchelmo.errors import InputError
+from torchelmo.errors import InputError, short_repr, shorten
 from torchelmo.files import atomic_write, read_lines
 from torchelmo.text.tokenize import Tokenizer
 
@@ -35,21 +35,27 @@ _WHITE_SPACE = re.compile(r"[ \t]+")
 
 
 class Block(NamedTuple):
-    """The rows between two blank lines; at least one."""
+    """The rows between two blank lines, at least one."""
 
     rows: list[list[str]]  # the columns of every row
     lines: list[int]  # the line number of every row, from 1
-    comments: list[str]  # the comment lines since the block before, as they stand
+    comments: list[str]  # the comment lines since the previous block
 
 
 def read_columns(path: str | Path, *, separator: str | None = None, comment: str | None = "#") -> Iterator[Block]:
-    """The blocks of a plain or compressed file; columns stand between `separator`s (None: any spaces and tabs).
+    """Read a file of columns with blank lines between blocks.
 
-    Lines that begin with `comment` are comments; None where a token may begin with the sign.
+    Args:
+        path: The file, plain or compressed.
+        separator: The separator of columns; None for any number of spaces and tabs.
+        comment: How comment lines start; None for a file without comments, in which a token may start with "#".
+
+    Yields:
+        The blocks of rows.
     """
     block = Block([], [], [])
     for number, line in enumerate(read_lines(path), 1):
-        if not line.strip(" \t"):  # some files have the separator on their blank lines
+        if not line.strip(" \t"):  # some files have separators on blank lines
             if block.rows:
                 yield block
                 block = Block([], [], [])
@@ -63,41 +69,61 @@ def read_columns(path: str | Path, *, separator: str | None = None, comment: str
 
 
 def write_columns(path: str | Path, blocks: Iterable[Iterable[Sequence[str]]], *, separator: str | None = None) -> None:
-    """Rows with tabs (or `separator`) between their columns, a blank line after every block; whole or not at all.
+    """Write a file of columns atomically, with a blank line after every block.
 
-    A column that `read_columns` with the same `separator` would not read back is refused.
+    Args:
+        path: The file to write.
+        blocks: The blocks of rows.
+        separator: The separator of columns; None writes tabs.
+
+    Raises:
+        InputError: A column is empty or contains white space, so that `read_columns` with the same `separator` would
+            not read it back.
     """
-    parting = set("\n \t" if separator is None else "\n" + separator)
+    separators = set("\n \t" if separator is None else "\n" + separator)
     with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
         for block in blocks:
             for row in block:
                 for column in row:
-                    if not column or parting & set(column) or column.endswith("\r"):
+                    if not column or separators & set(column) or column.endswith("\r"):
                         raise InputError(
-                            f"{path}: expected columns without white space between their letters, got {column!r}, "
-                            "which would not read back. Replace or remove it."
+                            f"{path}: expected columns that are not empty and contain no separator, "
+                            f"got {short_repr(column)}. Replace or remove it."
                         )
                 stream.write((separator or "\t").join(row) + "\n")
             stream.write("\n")
 
 
-def malformed(path: str | Path, line: int, expected: str, found: str) -> InputError:
-    """The error for a line that cannot be read.
+def malformed(path: str | Path, line: int, expected: str, found: str, file_format: str = "") -> InputError:
+    """Return the error for a line that cannot be read.
+
+    Args:
+        path: The file.
+        line: The line number, from 1.
+        expected: What the line should contain.
+        found: What it contains.
+        file_format: A description of the expected format, in case that the file has another one.
 
     >>> print(malformed("train.conll", 7, "a token and its tag", "1 column"))
     train.conll: line 7: expected a token and its tag, found 1 column. Correct that line.
     """
-    return InputError(f"{path}: line {line}: expected {expected}, found {found}. Correct that line.")
+    advice = f"Correct that line if this is the right file. Expected format: {file_format}" if file_format else ""
+    return InputError(f"{path}: line {line}: expected {expected}, found {found}. {advice or 'Correct that line.'}")
 
 
-def parse_object(line: str, path: str | Path, number: int) -> dict[str, Any]:
-    """The object on line `number` of a file, or an error that names the place."""
+def parse_object(line: str, path: str | Path, number: int, file_format: str = "") -> dict[str, Any]:
+    """Parse the JSON object on line `number` of a file.
+
+    Raises:
+        InputError: The line is not a JSON object. The message names the file and the line.
+    """
     try:
         content = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise malformed(path, number, "a JSON object", f"something else ({error}): {line[:40]!r}") from error
+        found = f"{short_repr(line)} ({shorten(str(error))})"
+        raise malformed(path, number, "a JSON object", found, file_format) from error
     if not isinstance(content, dict):
-        raise malformed(path, number, "a JSON object", repr(line[:40]))
+        raise malformed(path, number, "a JSON object", short_repr(line), file_format)
     return content
 
 
@@ -105,7 +131,7 @@ _BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{
 
 
 def unescape(token: str) -> str:
-    r"""Treebanks keep brackets and slashes for themselves and write others in their place.
+    r"""Return a token without the escapes of treebanks for brackets, slashes and asterisks.
 
     >>> [unescape(token) for token in ["-LRB-", "co-writer\\/director", "film"]]
     ['(', 'co-writer/director', 'film']

@@ -4,8 +4,10 @@ import pytest
 from facts import mentions
 
 from torchelmo.errors import InputError
-from torchelmo.tasks.srl import Argument, arguments_of, report, score
+from torchelmo.tasks.srl import Argument, Srl, arguments_of
 from torchelmo.tasks.srl.data import Proposition
+
+report, score = Srl().report, Srl().score
 
 
 def proposition(tags):

@@ -1,4 +1,7 @@
-"""Propositions to be labelled: their predicates are given, or looked for by their words."""
+"""Data of semantic role labeling: files with columns of arguments, and sentences without labels.
+
+An example is one predicate of a sentence (a `Proposition`) with the BIO tags of its arguments.
+"""
 
 import json
 import re
@@ -8,58 +11,77 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from torchelmo.errors import InputError
+from torchelmo.errors import InputError, short_repr, shorten
 from torchelmo.files import read_lines
-from torchelmo.tasks.tagging import Span, Tags, gold_tags, opening, spans_of, tags_of
+from torchelmo.tasks.tagging import Span, Tags, first_words, gold_tags, spans_of, tags_of
+from torchelmo.text.places import Place, TextData
 from torchelmo.text.reading import Block, malformed, parse_object, read_columns, write_columns
 
 Format: TypeAlias = Literal["conll2012", "propbank", "conll2005"]
 _CELL = re.compile(r"(?:\((?P<label>[^()*]+))?\*(?P<end>\)?)")
 _NO_PREDICATE = "-"
+_FORMAT = (
+    "one token per line, a column of predicates, and a column such as (A0*, *, *) for the arguments of each predicate "
+    "(CoNLL-2005, CoNLL-2012 or PropBank)."
+)
+_JSON_FORMAT = 'JSON lines such as {"tokens": ["She", "came"], "predicates": [1]}.'
 
 
 @dataclass(frozen=True)
-class SrlData:
-    """[data]: the columns of the files; "auto" tells them apart by their first sentence."""
+class SrlData(TextData):
+    """[data]: the columns of the files, and the tokenization of text to predict."""
 
-    format: Literal["auto", "conll2012", "propbank", "conll2005"] = "auto"
+    format: Literal["auto", "conll2012", "propbank", "conll2005"] = "auto"  # "auto" detects it by the first sentence
 
 
 class Proposition(NamedTuple):
-    """One predicate of a sentence. A sentence with three predicates is three examples."""
+    """One predicate of a sentence. A sentence with three predicates gives three examples."""
 
     tokens: tuple[str, ...]
-    predicate: int | None  # its token; None stands for a sentence in which no predicate was found
-    tags: Tags | None = None  # BIO; the roles with the predicate's own, V. None where they are to be predicted
-    predicates: tuple[int, ...] = ()  # of the whole sentence, in the order of their propositions
+    predicate: int | None  # index of its token; None for a sentence in which no predicate was found
+    tags: Tags | None = None  # BIO tags of the roles and of the predicate (V); None if they are to be predicted
+    predicates: tuple[int, ...] = ()  # all predicates of the sentence, in the order of their propositions
+    place: Place | None = None  # of the tokens in a text to predict
 
 
 def read(path: str | Path, options: SrlData) -> list[Proposition]:
-    """All propositions of a file. Sentences without predicates give none."""
+    """Read all propositions of a file. Sentences without predicates have none.
+
+    Args:
+        path: The file, plain or compressed.
+        options: The format of its columns.
+
+    Raises:
+        InputError: A line is malformed, or the file has no propositions.
+    """
     blocks = (block for block in map(_without_documents, read_columns(path, comment=None)) if block.rows)
     first = next(blocks, None)
     if first is None:
-        raise InputError(f"{path}: expected sentences in columns, found none. Check that it is the right file.")
+        raise InputError(f"{path}: expected sentences in columns, found none. Expected format: {_FORMAT}")
     layout = _LAYOUTS[options.format if options.format != "auto" else _detect(first)]
     result = [one for block in chain([first], blocks) for one in _propositions(path, block, layout)]
     if not result:
         raise InputError(
-            f"{path}: expected predicates with their arguments, found none in any sentence. Check that it is the right "
-            "file, and that data.format names its columns."
+            f"{path}: expected predicates with their arguments, found none in any sentence. Expected format: {_FORMAT} "
+            "Check data.format."
         )
     return result
 
 
 def write(path: str | Path, propositions: Iterable[Proposition]) -> None:
-    """CoNLL-2005 columns: word, predicate, arguments. `read` reads them back; srl-eval.pl wants all but the first.
+    """Write the columns of CoNLL-2005: word, predicate, arguments. `read` reads them back.
 
-    The propositions of a sentence stand together and in order, as `read` gives them.
+    The official script srl-eval.pl reads all columns but the first.
+
+    Args:
+        path: The file to write.
+        propositions: Propositions with tags, those of a sentence together and in order, as `read` returns them.
     """
     write_columns(path, (_rows(sentence) for sentence in _by_sentence(propositions)))
 
 
 def argument_cells(tags: Sequence[str]) -> list[str]:
-    """BIO tags as brackets.
+    """Convert BIO tags to a column of brackets.
 
     >>> argument_cells(["B-A0", "I-A0", "B-V", "O"])
     ['(A0*', '*)', '(V*)', '*']
@@ -72,17 +94,17 @@ def argument_cells(tags: Sequence[str]) -> list[str]:
 
 
 class _Layout(NamedTuple):
-    """Where things stand; None for the arguments: after the predicates, None for those: to be found."""
+    """The columns of a format."""
 
     word: int
-    predicate: int | None  # the column that marks them
-    arguments: int | None  # the first of their columns
-    after: int  # columns after the arguments
+    predicate: int | None  # the column that marks predicates; None: found by the arguments
+    arguments: int | None  # the first column of arguments; None: the one after the predicates
+    after: int  # number of columns after the arguments
     n_columns: str  # for messages
 
 
 _LAYOUTS: dict[Format, _Layout] = {
-    # Nouns with a sense are marked too, so the arguments themselves tell where the predicate is.
+    # Nouns with a sense are marked too, so the predicate is the (V*) of its column of arguments.
     "conll2012": _Layout(3, None, 11, 1, "12 columns and one more for each predicate (conll2012)"),
     "propbank": _Layout(3, 7, 8, 0, "8 columns and one more for each predicate (propbank)"),
     "conll2005": _Layout(0, None, None, 0, "a column of predicates and after it one more for each of them (conll2005)"),
@@ -99,7 +121,7 @@ def _detect(block: Block) -> Format:
 
 
 def _without_documents(block: Block) -> Block:
-    """The lines "#begin document" and "#end document" as comments; any other "#" may be a word."""
+    """Move the lines "#begin document" and "#end document" to the comments; any other "#" may be a word."""
     is_mark = [row[:2] in (["#begin", "document"], ["#end", "document"]) for row in block.rows]
     kept = [i for i, mark in enumerate(is_mark) if not mark]
     comments = [" ".join(row) for row, mark in zip(block.rows, is_mark) if mark]
@@ -111,11 +133,13 @@ def _propositions(path: str | Path, block: Block, layout: _Layout) -> Iterator[P
     width = len(rows[0])
     for row, line in zip(rows, lines):
         if len(row) != width:
-            raise malformed(path, line, f"{width} columns, as in the first line of the sentence", str(len(row)))
+            raise malformed(
+                path, line, f"{width} columns, as on the first line of the sentence", str(len(row)), _FORMAT
+            )
     predicate = layout.predicate if layout.arguments is not None else _predicate_column(rows)
     first = layout.arguments if layout.arguments is not None else None if predicate is None else predicate + 1
     if first is None or width < first + layout.after:
-        raise malformed(path, lines[0], layout.n_columns, f"{width} columns")
+        raise malformed(path, lines[0], layout.n_columns, f"{width} columns", _FORMAT)
     columns = [_arguments(path, [row[column] for row in rows], lines) for column in range(first, width - layout.after)]
     if predicate is None:
         predicates = [_first_verb(path, spans, lines[0]) for spans in columns]
@@ -123,16 +147,16 @@ def _propositions(path: str | Path, block: Block, layout: _Layout) -> Iterator[P
         predicates = [token for token, row in enumerate(rows) if row[predicate] != _NO_PREDICATE]
     if len(predicates) != len(columns):
         found = f"{len(predicates)} predicates and {len(columns)} columns of arguments"
-        raise malformed(path, lines[0], layout.n_columns, found)
+        raise malformed(path, lines[0], layout.n_columns, found, _FORMAT)
     tokens = tuple(row[layout.word] for row in rows)
     for token, spans in zip(predicates, columns):
         yield Proposition(tokens, token, tags_of(spans, len(tokens)), tuple(predicates))
 
 
 def _predicate_column(rows: list[list[str]]) -> int | None:
-    """The last column that has as many entries other than "-" as there are columns after it.
+    """Return the last column with as many entries other than "-" as there are columns after it.
 
-    A column of arguments cannot be meant: there are at most as many of them as tokens.
+    It cannot be a column of arguments: there are at most as many of those as tokens.
     """
     width = len(rows[0])
     fitting = (
@@ -147,31 +171,31 @@ def _first_verb(path: str | Path, spans: Sequence[Span], line: int) -> int:
     for span in spans:
         if span.label == "V":
             return span.start
-    raise malformed(path, line, "a (V*) in every column of arguments of the sentence", "a column without one")
+    raise malformed(path, line, "a (V*) in every column of arguments", "a column without one", _FORMAT)
 
 
 def _arguments(path: str | Path, cells: Sequence[str], lines: Sequence[int]) -> list[Span]:
-    """The spans of one column of brackets."""
+    """Return the spans of one column of brackets."""
     spans: list[Span] = []
-    label: str | None = None  # of the span that is open
+    label: str | None = None  # of the open span
     start = 0
     for token, (cell, line) in enumerate(zip(cells, lines)):
         match = _CELL.fullmatch(cell)
         if match is None:
             nested = "(" in cell[1:]
             expected = "arguments that are not nested" if nested else "an argument such as (A0*, *, *) or (A0*)"
-            raise malformed(path, line, expected, repr(cell))
+            raise malformed(path, line, expected, short_repr(cell), _FORMAT)
         if match["label"]:
             if label is not None:
-                raise malformed(path, line, f"{label} to end before another argument begins", repr(cell))
+                raise malformed(path, line, f"{label} to end before another argument starts", short_repr(cell))
             label, start = match["label"], token
         if match["end"]:
             if label is None:
-                raise malformed(path, line, "a bracket to open before it closes", repr(cell))
+                raise malformed(path, line, "a bracket to open before it closes", short_repr(cell))
             spans.append(Span(label, start, token + 1))
             label = None
     if label is not None:
-        raise malformed(path, lines[start], f"{label} to end within its sentence", f"only {cells[start]!r}")
+        raise malformed(path, lines[start], f"{label} to end within its sentence", f"only {short_repr(cells[start])}")
     return spans
 
 
@@ -185,7 +209,7 @@ def _by_sentence(propositions: Iterable[Proposition]) -> Iterator[list[Propositi
     if sentence:
         raise InputError(
             f"Expected the propositions of all {len(sentence[0].predicates)} predicates of a sentence, got "
-            f"{len(sentence)} for {opening(sentence[0])}."
+            f"{len(sentence)} for {first_words(sentence[0])}."
         )
 
 
@@ -194,50 +218,56 @@ def _rows(sentence: Sequence[Proposition]) -> Iterator[tuple[str, ...]]:
     for one, predicate in zip(sentence, predicates):
         if one.tokens != tokens or one.predicate != predicate:
             raise InputError(
-                f"Expected the propositions of {opening(sentence[0])} together and in order, got that of predicate "
-                f"{one.predicate} of {opening(one)}."
+                f"Expected the propositions of {first_words(sentence[0])} together and in order, got that of predicate "
+                f"{one.predicate} of {first_words(one)}."
             )
     marks = [token if i in predicates else _NO_PREDICATE for i, token in enumerate(tokens)]
     return zip(tokens, marks, *(argument_cells(gold_tags(one)) for one in sentence))
 
 
-class Sentence(NamedTuple):
+class UnlabeledSentence(NamedTuple):
+    """A sentence whose roles are to be predicted."""
+
     tokens: list[str]
-    predicates: list[int] | None  # None where they are to be found
+    predicates: list[int] | None  # indices of tokens; None if predicates are to be found
 
 
 def propositions_of(
-    tokens: Sequence[str], words: Collection[str], given: Sequence[int] | None = None
+    tokens: Sequence[str], words: Collection[str], given: Sequence[int] | None = None, place: Place | None = None
 ) -> Iterator[Proposition]:
-    """One for each predicate: those that are given, else the tokens that are among `words` in lower case.
+    """Yield one unlabeled proposition for each predicate of a sentence; if it has none, one without a predicate.
 
-    Where there is none, one that says so.
+    Args:
+        tokens: The sentence.
+        words: Words in lower case that are predicates, if `given` is None.
+        given: The indices of the predicates.
+        place: Where the tokens are in their text.
     """
     found = (i for i, token in enumerate(tokens) if token.lower() in words)
     predicates = tuple(given if given is not None else found)
     for predicate in predicates or (None,):
-        yield Proposition(tuple(tokens), predicate, predicates=predicates)
+        yield Proposition(tuple(tokens), predicate, predicates=predicates, place=place)
 
 
-def read_json_lines(path: str | Path) -> Iterator[Sentence]:
-    """Lines {"tokens": ["She", "came"], "predicates": [1]}; blank ones are skipped, other keys are not looked at."""
+def read_json_lines(path: str | Path) -> Iterator[UnlabeledSentence]:
+    """Read lines {"tokens": ["She", "came"], "predicates": [1]}. Blank lines are skipped, other keys ignored."""
     for number, line in enumerate(read_lines(path), 1):
         if line.strip():
             yield _sentence(path, number, line)
 
 
-def _sentence(path: str | Path, number: int, line: str) -> Sentence:
-    content = parse_object(line, path, number)
+def _sentence(path: str | Path, number: int, line: str) -> UnlabeledSentence:
+    content = parse_object(line, path, number, _JSON_FORMAT)
     tokens = content.get("tokens")
     if not _is_list_of(str, tokens) or not tokens:
-        raise malformed(path, number, 'an object with "tokens", a list of at least one string', f"{line[:60]!r}")
+        raise malformed(path, number, 'an object with "tokens", a list of strings', short_repr(line), _JSON_FORMAT)
     predicates = content.get("predicates")
     if predicates is None:
-        return Sentence(tokens, None)
+        return UnlabeledSentence(tokens, None)
     if not _is_list_of(int, predicates) or not all(0 <= i < len(tokens) for i in predicates):
-        expected = f'"predicates" to be a list of token numbers from 0 to {len(tokens) - 1}'
-        raise malformed(path, number, expected, f"{json.dumps(predicates)[:60]}")
-    return Sentence(tokens, predicates)
+        expected = f'"predicates" to be a list of token indices from 0 to {len(tokens) - 1}'
+        raise malformed(path, number, expected, shorten(json.dumps(predicates)), _JSON_FORMAT)
+    return UnlabeledSentence(tokens, predicates)
 
 
 def _is_list_of(kind: type, value: Any) -> bool:

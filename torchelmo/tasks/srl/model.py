@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchelmo.config import require_positive, require_share
+from torchelmo.config import Config, Fraction, PositiveInt
 from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.layers.basic import pad_ids
 from torchelmo.tasks.layers.crf import viterbi_decode
@@ -27,17 +27,13 @@ _NO_LABEL = -100  # ignored by cross_entropy
 
 
 @dataclass(frozen=True)
-class SrlConfig:
+class SrlConfig(Config):
     """[model]: the defaults are the sizes of He et al. 2017 and Peters et al. 2018."""
 
-    n_layers: int = 8
-    hidden_dim: int = 300
-    predicate_dim: int = 100  # width of the vector that marks the predicate
-    dropout: float = 0.1  # recurrent dropout: one mask for all tokens of a row, for every layer
-
-    def __post_init__(self) -> None:
-        require_positive(self, "n_layers", "hidden_dim", "predicate_dim")
-        require_share(self, "dropout")
+    n_layers: PositiveInt = 8
+    hidden_dim: PositiveInt = 300
+    predicate_dim: PositiveInt = 100  # width of the vector that marks the predicate
+    dropout: Fraction = 0.1  # recurrent dropout: one mask for all tokens of a row, for every layer
 
 
 class SrlModel(TaskModel[Proposition, Tags]):
