@@ -21,7 +21,7 @@ from torchelmo.embedder import (
     settings_as_arguments,
     token_ids,
 )
-from torchelmo.errors import ConfigError, InputError
+from torchelmo.errors import ConfigError, InputError, short_repr
 from torchelmo.formats.load import load
 from torchelmo.mix import ScalarMix
 
@@ -120,7 +120,7 @@ class Elmo(nn.Module):
             InputError: A sentence is not a list of strings.
         """
         if not isinstance(sentences, Iterable):
-            raise InputError(f"encode: expected a list of sentences, got {sentences!r}.")
+            raise InputError(f"encode: expected a list of sentences, got {short_repr(sentences)}.")
         sentences = list(sentences)
         for i, sentence in enumerate(sentences):
             check_tokens(sentence, i)
@@ -175,7 +175,8 @@ class Elmo(nn.Module):
             precision: "float16" stores large weights in float16: faster for large models, if the machine has kernels
                 for it.
             state: "carry" continues each sentence from the state at the end of the one before.
-            lang: The language of strings, a code that spaCy knows.
+            lang: The language of strings, as a code of spaCy, such as "de". Default: the language of the model's
+                training text if it is known, else "en".
             pool: "mean" or "max" over the tokens of each sentence. The result for a sentence without tokens is 0.
             progress: True shows a progress bar; a function is called with the number of sentences just finished.
 

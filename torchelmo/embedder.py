@@ -20,7 +20,7 @@ from torchelmo.bilm.fast.cache import TokenVectorCache
 from torchelmo.bilm.fast.inference import State
 from torchelmo.bilm.fast.products import Precision
 from torchelmo.bilm.model import BiLM
-from torchelmo.errors import ConfigError, InputError
+from torchelmo.errors import ConfigError, InputError, short_repr
 from torchelmo.mix import ScalarMix
 from torchelmo.progress import progress as show_progress
 from torchelmo.text.batching import batches_by_length
@@ -49,7 +49,7 @@ class EmbedSettings:
     batch_tokens: int = 2048
     precision: Precision = "float32"
     state: Literal["reset", "carry"] = "reset"
-    lang: str = "en"
+    lang: str | None = None
     pool: Literal["mean", "max"] | None = None
     progress: bool | Callable[[int], object] = False
 
@@ -133,10 +133,11 @@ class Embedder:
         """Yield a few batches of inputs at a time, each input as its non-empty sentences."""
         window: list[list[Sequence[str]]] = []
         n_tokens = 0
+        lang = self.settings.lang or self.bilm.lang or "en"
         single_words = True  # so far, every input is a string without a space
         for position, sentence in enumerate(sentences):
             if isinstance(sentence, str):
-                window.append([*split_text(sentence, position, self.settings.lang)])
+                window.append([*split_text(sentence, position, lang)])
                 single_words = single_words and len(sentence.split()) == 1
             else:
                 check_tokens(sentence, position, expected="a string or a list of tokens")
@@ -223,17 +224,17 @@ def check_sentences(sentences: Any, caller: str) -> None:
     if type(sentences).__name__ == "DataFrame":  # iterating over it gives the names of its columns
         raise InputError(f"{caller}: expected a list of sentences, got a DataFrame. Pass one column: df['text'].")
     if not isinstance(sentences, Iterable) or isinstance(sentences, (Mapping, Set)):
-        raise InputError(f"{caller}: expected a list of sentences, got {_short(sentences)}.")
+        raise InputError(f"{caller}: expected a list of sentences, got {short_repr(sentences)}.")
 
 
 def check_tokens(sentence: Any, position: int, *, expected: str = "a list of tokens") -> None:
     """Raise an InputError that names the sentence if it is not a list, or another sequence, of strings."""
     if isinstance(sentence, (str, bytes, Mapping, Set)) or not hasattr(sentence, "__len__"):
         advice = " Split it into tokens first." if isinstance(sentence, str) else ""
-        raise InputError(f"Sentence {position}: expected {expected}, got {_short(sentence)}.{advice}")
+        raise InputError(f"Sentence {position}: expected {expected}, got {short_repr(sentence)}.{advice}")
     for i, token in enumerate(sentence):
         if not isinstance(token, str):
-            raise InputError(f"Sentence {position}, token {i}: expected a string, got {_short(token)}.")
+            raise InputError(f"Sentence {position}, token {i}: expected a string, got {short_repr(token)}.")
 
 
 def split_text(text: str, position: int, lang: str) -> list[list[str]]:
@@ -243,7 +244,7 @@ def split_text(text: str, position: int, lang: str) -> list[list[str]]:
         return tokenizer_for(lang).sentences(text)
     except UnicodeEncodeError as error:
         raise InputError(
-            f"Sentence {position}: expected text, found a lone surrogate ({text[error.start : error.end]!a}) "
+            f"Sentence {position}: expected text, found a lone surrogate ({error.object[error.start : error.end]!a}) "
             "in it. Decode the text as UTF-8, or remove such characters."
         ) from None
 
@@ -291,11 +292,6 @@ def _progress(show: bool | Callable[[int], object], sentences: Iterable[Any]) ->
 @cache  # once per process
 def _warn_of_single_words() -> None:
     log.warning(
-        "embed: every input is a single word, and each is embedded as a sentence of its own. "
+        "embed: every input is a single word, and each is embedded as a separate sentence. "
         "To embed one tokenized sentence, pass a list that contains it: embed([tokens])."
     )
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"

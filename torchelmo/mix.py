@@ -1,4 +1,4 @@
-"""③ One learned combination of all layers: γ Σ_j softmax(w)_j h_j, and its penalty λ‖w‖²."""
+"""③ A learned combination of all layers, γ Σ_j softmax(w)_j h_j, and its penalty ‖w‖²."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -12,12 +12,28 @@ _EPSILON = 1e-13  # of the layer norm, as published
 
 
 class ScalarMix(nn.Module):
-    """(n_layers, batch, tokens, dim) -> (batch, tokens, dim).
+    """A weighted average of layers: (n_layers, batch, tokens, dim) -> (batch, tokens, dim).
 
-    `initial` are the w before the softmax (default: all 0, the plain average). With `trainable=False` w and
-    γ stay as they are. With `layer=j` the mix is layer j itself, with no weights and no γ. `layer_norm` takes its
-    mean and variance over the tokens of a sentence, so that a sentence depends on itself alone; with
-    `norm_over="batch"` over all tokens of the batch, as published.
+    Args:
+        n_layers: The number of layers.
+        layer_norm: Normalize each layer before mixing.
+        norm_over: Compute mean and variance of the layer norm over the tokens of each "sentence", so that a sentence's
+            vectors depend on that sentence alone, or over all tokens of the "batch", as published.
+        initial: The weights w before the softmax; default: all 0, the plain average.
+        gamma: The initial scale γ.
+        trainable: Train w and γ.
+        layer: Return this layer alone, without weights and without γ.
+
+    Raises:
+        InputError: `initial` or `layer` does not fit `n_layers`.
+        ConfigError: `norm_over` has a wrong value.
+
+    Example:
+        >>> import torch
+        >>> from torchelmo import ScalarMix
+        >>> mix = ScalarMix(3, initial=[0.0, 0.0, 0.0], gamma=2.0)
+        >>> mix(torch.ones(3, 1, 2, 4)).shape, mix.weights.tolist()
+        (torch.Size([1, 2, 4]), [0.3333333432674408, 0.3333333432674408, 0.3333333432674408])
     """
 
     def __init__(
@@ -46,7 +62,7 @@ class ScalarMix(nn.Module):
 
     @property
     def weights(self) -> Tensor:
-        """softmax(w), (n_layers,): the share of each layer."""
+        """The weight of each layer, softmax(w), (n_layers,)."""
         if self.layer is None:
             return torch.softmax(self.scalars, dim=0)
         chosen = torch.zeros_like(self.scalars)
@@ -54,28 +70,41 @@ class ScalarMix(nn.Module):
         return chosen
 
     def penalty(self) -> Tensor:
-        """‖w‖²: a large λ pulls the mix to the plain average."""
+        """Return ‖w‖². Adding λ‖w‖² to the loss pulls the mix towards the plain average."""
         return self.scalars.square().sum()
 
     def forward(self, layers: Tensor | Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
-        """`mask` (batch, tokens) tells the layer norm which tokens are real; without it all are."""
+        """Mix the layers.
+
+        Args:
+            layers: (n_layers, batch, tokens, dim), or a list of layers.
+            mask: (batch, tokens), true at real tokens, for the layer norm; default: all tokens are real.
+
+        Returns:
+            The mix (batch, tokens, dim).
+
+        Raises:
+            InputError: The number of layers is not that of the mix.
+        """
         if len(layers) != self.n_layers:
-            raise InputError(f"ScalarMix was built for {self.n_layers} layers, got {len(layers)}.")
+            raise InputError(f"ScalarMix expects {self.n_layers} layers, got {len(layers)}.")
         if self.layer is not None:
-            return self._normalised(layers[self.layer], mask)
+            return self._normalize(layers[self.layer], mask)
         mixed: Tensor
         if isinstance(layers, Tensor) and not self.layer_norm:
-            mixed = torch.tensordot(self.weights, layers, dims=1)  # one pass over the layers
+            weights = self.weights
+            dtype = torch.promote_types(weights.dtype, layers.dtype)  # autocast may have changed that of the layers
+            mixed = torch.tensordot(weights.to(dtype), layers.to(dtype), dims=1)  # one pass over the layers
         else:
-            first, *others = (weight * self._normalised(layer, mask) for weight, layer in zip(self.weights, layers))
+            first, *others = (weight * self._normalize(layer, mask) for weight, layer in zip(self.weights, layers))
             mixed = sum(others, start=first)
         return self.gamma * mixed
 
-    def _normalised(self, layer: Tensor, mask: Tensor | None) -> Tensor:
-        """Mean 0 and variance 1 over the real tokens of each sentence, or of the batch, and their dimensions."""
+    def _normalize(self, layer: Tensor, mask: Tensor | None) -> Tensor:
+        """Shift and scale to mean 0 and variance 1 over the dimensions of all real tokens of a sentence or batch."""
         if not self.layer_norm:
             return layer
-        # Half precision has no room for these sums, nor for the epsilon.
+        # Half precision cannot represent these sums, nor the epsilon.
         values = layer.to(torch.promote_types(layer.dtype, torch.float32))
         real = values.new_ones(layer.shape[:-1]) if mask is None else mask.to(values.dtype)
         real = real.unsqueeze(-1)

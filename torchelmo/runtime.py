@@ -1,4 +1,4 @@
-"""Independent pieces of work in threads of their own, each with its share of the cores."""
+"""Process-wide settings and helpers: worker threads, glibc malloc, seeds."""
 
 import ctypes
 import hashlib
@@ -13,16 +13,64 @@ from typing import Any, TypeVar
 
 import torch
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
-# The numbers of glibc's malloc.h.
-_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
+_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # parameters of mallopt, from glibc's malloc.h
+
+
+def step_seed(*parts: object) -> int:
+    """Return a seed of 63 bits for the seed of the run, a step and a purpose.
+
+    There is no state to save: the seed is the same after a resume.
+    """
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def in_parallel(function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], device: torch.device) -> list[T]:
+    """Call `function` with each tuple of arguments, without gradients, in threads that share the cores.
+
+    The calls run one after the other if there are too few cores, or on a device other than the CPU.
+    """
+    cores, n = torch.get_num_threads(), len(arguments)
+    if n == 1 or cores < n or device.type != "cpu":
+        with torch.no_grad():
+            return [function(*each) for each in arguments]
+
+    def run(each: tuple[Any, ...]) -> T:
+        with torch.no_grad():  # the mode belongs to a thread, and gradients are enabled in a new one
+            return function(*each)
+
+    return list(_workers(os.getpid(), n, cores // n).map(run, arguments))
+
+
+@cache
+def _workers(process: int, n_workers: int, n_threads: int) -> ThreadPoolExecutor:
+    """Return threads that use `n_threads` cores each. `process` is the key for forks, which inherit no threads."""
+    before = torch.get_num_threads()
+    ready = Barrier(n_workers + 1)
+
+    def initialize() -> None:
+        torch.get_num_threads()  # the first call in a thread sets its default, so it must come before the next line
+        torch.set_num_threads(n_threads)
+
+    pool = ThreadPoolExecutor(n_workers, "torchelmo", initialize)
+    for _ in range(n_workers):
+        pool.submit(ready.wait)
+    ready.wait()
+    # set_num_threads changes the thread that calls it, but also the default of new threads: restore that.
+    torch.set_num_threads(before)
+    return pool
 
 
 def keep_freed_memory() -> bool:
-    """Call once, before training on a CPU; true where it could be done (Linux with glibc).
+    """Make glibc keep freed memory instead of returning it to the system. Call once, before training on a CPU.
 
-    By default every block of more than 32 MB comes from the system page by page and goes back when it is freed:
-    a fifth of the time of a window. All windows need much the same blocks, so the process soon ceases to grow.
+    By default every block of more than 32 MB is mapped page by page and returned when it is freed, which takes a fifth
+    of the time of a training step. All steps need similar blocks, so the process soon stops growing.
+
+    Returns:
+        Whether it was possible: only on Linux with glibc.
     """
     mallopt = _glibc("mallopt")
     if mallopt is None:
@@ -33,59 +81,17 @@ def keep_freed_memory() -> bool:
 
 
 def release_freed_memory() -> None:
-    """Call after work that freed much: reading a large model leaves a quarter of its size behind."""
+    """Return freed memory to the system. Call after work that freed much, such as loading a model."""
     trim = _glibc("malloc_trim")
     if trim is not None:
         trim(0)
 
 
 def _glibc(name: str) -> Any | None:
-    """A function of glibc; None where the system has another C library."""
+    """Return a function of glibc, or None if the system has another C library."""
     if not sys.platform.startswith("linux"):
         return None
     try:
         return getattr(ctypes.CDLL(None), name)
     except (OSError, AttributeError):
         return None
-
-
-T = TypeVar("T")
-
-
-def in_parallel(function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], device: torch.device) -> list[T]:
-    """`function` of each tuple, without gradients; one after the other where threads would gain nothing."""
-    cores, n = torch.get_num_threads(), len(arguments)
-    if n == 1 or cores < n or device.type != "cpu":
-        with torch.no_grad():
-            return [function(*each) for each in arguments]
-
-    def run(each: tuple[Any, ...]) -> T:
-        with torch.no_grad():  # the mode belongs to a thread, and gradients are on in a new one
-            return function(*each)
-
-    return list(_workers(os.getpid(), n, cores // n).map(run, arguments))
-
-
-@cache
-def _workers(process: int, n_workers: int, n_threads: int) -> ThreadPoolExecutor:
-    """Threads that use `n_threads` cores each; made anew in a forked process, which inherits none."""
-    before = torch.get_num_threads()
-    ready = Barrier(n_workers + 1)
-
-    def begin() -> None:
-        torch.get_num_threads()  # the first call in a thread gives it the default, so it must not come later
-        torch.set_num_threads(n_threads)
-
-    pool = ThreadPoolExecutor(n_workers, "torchelmo", begin)
-    for _ in range(n_workers):
-        pool.submit(ready.wait)
-    ready.wait()
-    # The call above holds for the thread that makes it, but also becomes the default of threads to come.
-    torch.set_num_threads(before)
-    return pool
-
-
-def step_seed(*parts: object) -> int:
-    """63 bits from the seed of the run, a step and a purpose: no state to save, the same after a resume."""
-    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1

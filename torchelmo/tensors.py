@@ -1,4 +1,4 @@
-"""Read and write safetensors files. A file is checked against what the code expects before anything is allocated."""
+"""Read and write safetensors files. A file is checked against the expected tensors before anything is allocated."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -31,7 +31,7 @@ def read_tensors(
 
     Args:
         path: The file.
-        expected: The shape of every tensor that the file must hold.
+        expected: The shape of every tensor that the file must contain.
         what: What the file should be, for error messages: "the weights of a biLM".
         optional: Names in `expected` that may be missing.
         dtypes: The safetensors dtypes that are accepted.
@@ -75,7 +75,7 @@ def read_tensors(
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, "Tensor"], *, dtype: "torch.dtype | None" = None) -> None:
-    """Write a safetensors file, whole or not at all; `dtype` converts the tensors on the way."""
+    """Write a safetensors file, all or nothing; `dtype` converts the tensors."""
     with atomic_write(path) as temporary:
         save_tensors(temporary, tensors, dtype=dtype)
 

@@ -166,6 +166,13 @@ def test_batches_have_a_sentence(embedder):
 def test_the_device_is_chosen_by_its_number(files, monkeypatch):
     chosen = []
     monkeypatch.setattr(torch.nn.Module, "cuda", lambda module, device: chosen.append(device) or module)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     ElmoEmbedder(*files, cuda_device=1)
     ElmoEmbedder(*files)
     assert chosen == [1]
+
+
+def test_a_gpu_that_is_not_there(files, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ConfigError, match=mentions("cuda_device", -1, 3)):
+        ElmoEmbedder(*files, cuda_device=3)

@@ -1,1 +1,1 @@
-"""② Token vectors and the layers of the bidirectional language model."""
+"""② The bidirectional language model: characters → token vectors → layers."""

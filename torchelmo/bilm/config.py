@@ -25,8 +25,8 @@ class BiLMConfig(Config):
         input: Whether the model reads characters or whole words.
         n_words: The number of words that a model with word input reads; 0 for character input.
         n_characters: The number of character ids: 256 bytes, five marks, and 0 for padding.
-        max_characters: The number of ids of a token, its begin and end mark included. Longer tokens are cut: 50 leaves
-            48 bytes of UTF-8.
+        max_characters: The number of ids of a token, its two marks included. Longer tokens are cut: 50 leaves 48
+            bytes of UTF-8.
         char_dim: The width of a character embedding.
         filters: The (width, count) of each convolution.
         activation: The activation of the convolutions.

@@ -1,4 +1,4 @@
-"""Characters → one context-free vector per token.
+"""The token encoder: characters, or whole words → one context-independent vector per token.
 
 y_f = act(max_p (b_f + Σ_k W_fk · e(c_{p+k})))     one value per filter, over all positions p
 highway(y) = g ⊙ relu(W_t y + b_t) + (1 − g) ⊙ y    with g = σ(W_c y + b_c)
@@ -14,13 +14,17 @@ from torchelmo.bilm.config import BiLMConfig
 
 
 def normal_(tensor: Tensor, std: float) -> None:
-    """Normal with mean 0. Left out on the meta device, for which PyTorch would load its compiler: two seconds."""
+    """Initialize from N(0, std²), but not on the meta device: PyTorch would load its compiler, which takes seconds."""
     if not tensor.is_meta:
         nn.init.normal_(tensor, 0.0, std)
 
 
 class CharCNN(nn.Module):
-    """(..., max_characters) ids -> (..., projection_dim)."""
+    """The character encoder: ids (..., max_characters) -> (..., projection_dim).
+
+    Args:
+        config: The shape of the model.
+    """
 
     def __init__(self, config: BiLMConfig) -> None:
         super().__init__()
@@ -32,7 +36,7 @@ class CharCNN(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The published initialisation."""
+        """Initialize as published."""
         nn.init.uniform_(self.embedding, -1.0, 1.0)
         with torch.no_grad():
             self.embedding[0].zero_()  # padded positions
@@ -50,19 +54,22 @@ class CharCNN(nn.Module):
             nn.init.zeros_(self.projection.bias)
 
     def forward(self, ids: Tensor) -> Tensor:
+        """(..., max_characters) -> (..., projection_dim)."""
         flat = ids.reshape(-1, ids.shape[-1])
         return self.combine(self.convolve(flat)).view(*ids.shape[:-1], self.config.projection_dim)
 
     def convolve(self, ids: Tensor) -> Tensor:
-        """(n, max_characters) -> (n, n_filters): the plain convolutions, over padding characters too."""
+        """(n, max_characters) -> (n, n_filters): convolutions over all characters, including padding."""
         embedded = nn.functional.embedding(ids, self.embedding).transpose(1, 2)
         pooled = torch.cat([conv(embedded).amax(dim=-1) for conv in self.convolutions], dim=-1)
         return torch.relu(pooled) if self.config.activation == "relu" else torch.tanh(pooled)
 
     def conv_layers(self) -> list[nn.Conv1d]:
+        """Return the convolutions, in the order of `config.filters`."""
         return list(self.convolutions)  # type: ignore[arg-type]
 
     def highway_layers(self) -> "list[Highway]":
+        """Return the highway layers, first layer first."""
         return list(self.highways)  # type: ignore[arg-type]
 
     def combine(self, features: Tensor) -> Tensor:
@@ -73,7 +80,7 @@ class CharCNN(nn.Module):
 
 
 class Highway(nn.Module):
-    """(..., dim) -> (..., dim): a gate between a transformed and the plain input."""
+    """A gate between the input and a transformation of it: (..., dim) -> (..., dim)."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -81,16 +88,23 @@ class Highway(nn.Module):
         self.transform = nn.Linear(dim, dim)
         for linear in (self.carry, self.transform):
             normal_(linear.weight, math.sqrt(1.0 / dim))
-        nn.init.constant_(self.carry.bias, -2.0)  # at first the input passes through
+        nn.init.constant_(self.carry.bias, -2.0)  # initially most of the input passes through
         nn.init.zeros_(self.transform.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(..., dim) -> (..., dim)."""
         gate = torch.sigmoid(self.carry(x))
         return gate * torch.relu(self.transform(x)) + (1.0 - gate) * x
 
 
 class WordEmbedding(nn.Module):
-    """(...) ids -> (..., projection_dim): whole words in; id 0 is padding, word i of the vocabulary is i + 1."""
+    """The encoder of whole words: ids (...) -> (..., projection_dim).
+
+    Id 0 is padding, and word i of the vocabulary is i + 1.
+
+    Args:
+        config: The shape of the model.
+    """
 
     def __init__(self, config: BiLMConfig) -> None:
         super().__init__()
@@ -99,5 +113,6 @@ class WordEmbedding(nn.Module):
         nn.init.uniform_(self.embedding, -1.0, 1.0)
 
     def forward(self, ids: Tensor) -> Tensor:
+        """(...) -> (..., projection_dim)."""
         vectors = nn.functional.embedding((ids - 1).clamp_min(0), self.embedding)
         return vectors.masked_fill((ids == 0).unsqueeze(-1), 0.0)

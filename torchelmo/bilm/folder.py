@@ -29,7 +29,7 @@ class ModelCard(NamedTuple):
 
     config: BiLMConfig
     vocabulary: Vocabulary | None
-    origin: str  # where the weights came from
+    origin: str  # how the weights were made
     official_options: dict[str, Any] | None  # options.json as it was read, to be written back
     lang: str | None = None  # language of the training text, whose rules split it into tokens; None if not known
     pretokenized: bool = False  # the training text was already split into tokens

@@ -1,4 +1,4 @@
-"""The LSTM of the biLM: its output is projected, and both cell and output are clipped.
+"""The LSTM of the biLM, with a projected output, and with clipped cells and outputs.
 
 i, j, f, o = x_t W_x + h_{t−1} W_h + b
 c_t = clip(σ(f + 1) ⊙ c_{t−1} + σ(i) ⊙ tanh(j))
@@ -11,18 +11,28 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-FORGET_BIAS = 1.0  # TensorFlow adds it at run time, so that the files hold the bias without it
+FORGET_BIAS = 1.0  # TensorFlow adds it at run time, so the bias in the files does not include it
 
 
 class LSTMState(NamedTuple):
+    """The state of one LSTM."""
+
     hidden: Tensor  # (batch, projection_dim)
     cell: Tensor  # (batch, cell_dim)
 
 
 class ProjectedLSTM(nn.Module):
-    """(batch, tokens, input_dim) -> (batch, tokens, projection_dim), one direction.
+    """One layer in one direction: (batch, tokens, input_dim) -> (batch, tokens, projection_dim).
 
-    This loop is the reference: every faster path is held to it by a test.
+    This is the reference implementation; tests compare every faster one with it.
+
+    Args:
+        input_dim: The width of the input.
+        cell_dim: The width of the cell.
+        projection_dim: The width of the output.
+        cell_clip: The limit of cell values; None for no limit.
+        projection_clip: The limit of output values; None for no limit.
+        backward: Read from the last token to the first.
     """
 
     def __init__(
@@ -39,8 +49,8 @@ class ProjectedLSTM(nn.Module):
         self.input_dim, self.cell_dim, self.projection_dim = input_dim, cell_dim, projection_dim
         self.cell_clip, self.projection_clip = cell_clip, projection_clip
         self.backward = backward
-        # x · W orientation and the gates i, j (candidate), f, o side by side, as in the official files: one
-        # sentence at a time, this orientation is read twice as fast as its transpose.
+        # For x · W, with the gates i, j (candidate), f, o in columns, as in the official files. For one sentence at a
+        # time, this orientation is read twice as fast as its transpose.
         self.input_weight = nn.Parameter(torch.empty(input_dim, 4 * cell_dim))
         self.state_weight = nn.Parameter(torch.empty(projection_dim, 4 * cell_dim))
         self.bias = nn.Parameter(torch.empty(4 * cell_dim))
@@ -48,7 +58,7 @@ class ProjectedLSTM(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Glorot-uniform over the joined input and state weights, as the published program began."""
+        """Initialize as published: Glorot-uniform over the joined input and state weights."""
         bound = math.sqrt(6.0 / (self.input_dim + self.projection_dim + 4 * self.cell_dim))
         nn.init.uniform_(self.input_weight, -bound, bound)
         nn.init.uniform_(self.state_weight, -bound, bound)
@@ -56,7 +66,16 @@ class ProjectedLSTM(nn.Module):
         nn.init.xavier_uniform_(self.projection)
 
     def forward(self, x: Tensor, mask: Tensor, state: LSTMState | None = None) -> tuple[Tensor, LSTMState]:
-        """`mask` (batch, tokens) is true at real tokens; a row's state rests while its mask is false."""
+        """Run over all tokens.
+
+        Args:
+            x: (batch, tokens, input_dim).
+            mask: (batch, tokens), true at real tokens. Padded positions do not change the state of a row.
+            state: The state before the first token; default: zero.
+
+        Returns:
+            The outputs (batch, tokens, projection_dim), 0 at padded positions, and the state after the last token.
+        """
         hidden, cell = state or self.zero_state(x)
         outputs = [hidden] * x.shape[1]
         for t in reversed(range(x.shape[1])) if self.backward else range(x.shape[1]):
@@ -70,7 +89,7 @@ class ProjectedLSTM(nn.Module):
         )
 
     def step(self, x: Tensor, state: LSTMState) -> LSTMState:
-        """One token of every row: (batch, input_dim) and the state before it -> the state after it."""
+        """Return the state after one token of every row, x (batch, input_dim)."""
         gates = x @ self.input_weight + state.hidden @ self.state_weight + self.bias
         i, j, f, o = gates.chunk(4, dim=-1)
         cell = torch.sigmoid(f + FORGET_BIAS) * state.cell + torch.sigmoid(i) * torch.tanh(j)
@@ -79,6 +98,7 @@ class ProjectedLSTM(nn.Module):
         return LSTMState(hidden, cell)
 
     def zero_state(self, x: Tensor) -> LSTMState:
+        """Return the zero state for a batch like x."""
         return LSTMState(x.new_zeros(len(x), self.projection_dim), x.new_zeros(len(x), self.cell_dim))
 
 

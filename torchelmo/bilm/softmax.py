@@ -1,4 +1,4 @@
-"""The softmax of the language model: p(w | h) = softmax(W h + b)_w. Words are numbered by falling frequency."""
+"""The softmax of the language model, p(w | h) = softmax(W h + b)_w. Words are ordered by decreasing frequency."""
 
 import math
 
@@ -9,7 +9,7 @@ from torchelmo.bilm.encoder import normal_
 
 
 class Softmax(nn.Module):
-    """(..., projection_dim) -> (..., n_words) log-probabilities, shared by the two directions."""
+    """Log-probabilities of words, shared by both directions: (..., projection_dim) -> (..., n_words)."""
 
     def __init__(self, n_words: int, dim: int, weight: nn.Parameter | None = None) -> None:
         super().__init__()
@@ -19,6 +19,7 @@ class Softmax(nn.Module):
             normal_(self.weight, 1.0 / math.sqrt(dim))
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """(..., projection_dim) -> (..., n_words)."""
         return torch.log_softmax(nn.functional.linear(hidden, self.weight, self.bias), dim=-1)
 
     def start_from_counts(self, counts: Tensor) -> None:

@@ -112,10 +112,10 @@ def describe(bilm: "BiLM", model: str) -> dict[str, Any]:
 
 
 def find_folder(model: str) -> Path:
-    """Where the files of a model are that `load` takes."""
-    from torchelmo.formats.load import PRETRAINED
+    """Return the folder of a model that `load` accepts."""
+    from torchelmo.formats.load import find_model
 
-    return Path(model) if Path(model).exists() else PRETRAINED / model
+    return find_model(model)
 
 
 def largest_difference(one: "BiLM", other: "BiLM") -> tuple[float, int]:
@@ -171,13 +171,14 @@ def _rows(about: dict[str, Any]) -> dict[str, str]:
         "origin": about["origin"],
         "layers": f"{config['n_layers']} + the token layer, {config['direction']} direction"
         f"{'s' if config['direction'] == 'both' else ''}, {'' if config['residual'] else 'not '}residual",
-        "vectors": f"{about['dim']} numbers",
+        "vectors": f"{about['dim']} dimensions",
         "LSTM": f"{config['cell_dim']} cells, projected to {config['projection_dim']}; clipped: {clips}",
     }
     if config["input"] == "characters":
         filters = " ".join(f"{width}×{count}" for width, count in config["filters"])
         n_filters = sum(count for _, count in config["filters"])
-        rows["input"] = f"at most {config['max_characters']} characters per token, {config['char_dim']} numbers each"
+        n_bytes = config["max_characters"] - 2  # without the begin and end marks of the token
+        rows["input"] = f"the first {n_bytes} bytes (UTF-8) of every token, {config['char_dim']} dimensions each"
         rows["filters"] = f"{filters} = {n_filters}, {config['activation']}"
         rows["highways"] = str(config["n_highway"])
     else:

@@ -1,1 +1,1 @@
-"""Other libraries' names over this one."""
+"""Replacements for the ELMo of other libraries, with their names and signatures."""

@@ -1,1 +1,1 @@
-"""Weights in the files that exist: ours, the official ones."""
+"""Load and convert models: model folders, and official files."""

@@ -21,8 +21,8 @@ def load(model: str | Path | None = None) -> BiLM:
 
     Args:
         model: A model folder, a folder with official files (one *options.json and one *.hdf5), or the name of a model
-            in the package. Default: the English model in the package. A string that is such a name means the model in
-            the package; for a folder of the same name write "./english-small".
+            in the package. Default: the English model in the package. For a folder with the name of a model in the
+            package, write "./english-small".
 
     Returns:
         The model, in float32 on the CPU.

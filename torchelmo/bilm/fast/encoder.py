@@ -167,7 +167,7 @@ class _Words(NamedTuple):
 
 
 def _make_tables(embedding: Tensor, weight: Tensor) -> Tensor:
-    """(width, n_characters, count): what each character adds to each filter, at each place of the window."""
+    """Return the summands of each filter (width, n_characters, count), by place in the window and character."""
     return torch.matmul(embedding, weight.permute(2, 1, 0))
 
 

@@ -1,12 +1,12 @@
-"""AllenNLP's ELMo: its signatures, shapes, dictionary keys, parameter names and numbers over this library.
+"""AllenNLP's ELMo: the same signatures, shapes, dictionary keys, parameter names and results.
 
-Code that was written for AllenNLP runs by changing one import. docs/allennlp.md says what differs.
+Code that was written for AllenNLP runs by changing one import. docs/allennlp.md lists the differences.
 """
 
 from torchelmo.compat.allennlp.bilm import ElmoBiLm
 from torchelmo.compat.allennlp.elmo import Elmo, ElmoTokenEmbedder, ScalarMix, batch_to_ids
 from torchelmo.compat.allennlp.embedder import ElmoEmbedder
 
-_ElmoBiLm = ElmoBiLm  # AllenNLP's name for it, which its users import all the same
+_ElmoBiLm = ElmoBiLm  # AllenNLP's name, which its users import although it is private
 
 __all__ = ["Elmo", "ElmoBiLm", "ElmoEmbedder", "ElmoTokenEmbedder", "ScalarMix", "batch_to_ids"]

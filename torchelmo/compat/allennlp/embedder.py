@@ -1,4 +1,4 @@
-"""AllenNLP's `ElmoEmbedder` (up to version 0.9): sentences -> NumPy arrays, or a file -> HDF5."""
+"""AllenNLP's `ElmoEmbedder`, which AllenNLP had up to version 0.9: sentences → NumPy arrays, or a file → HDF5."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +20,19 @@ DEFAULT_BATCH_SIZE = 64
 
 
 class ElmoEmbedder:
-    """Every layer of every token. As in AllenNLP a call goes on from where the last one ended."""
+    """Compute every layer of every token.
+
+    As in AllenNLP, a call starts from the state at the end of the call before, unless `stateful=False`.
+
+    Args:
+        options_file: The path of options.json; None, together with `weight_file`, for the model in the package.
+        weight_file: The path of weights.hdf5.
+        cuda_device: The number of the GPU; -1 for the CPU.
+        stateful: Whether calls continue from the state of the call before.
+
+    Raises:
+        ConfigError: There is no such GPU.
+    """
 
     def __init__(
         self,
@@ -30,41 +42,46 @@ class ElmoEmbedder:
         *,
         stateful: bool = True,
     ) -> None:
+        if cuda_device >= torch.cuda.device_count():
+            raise ConfigError(
+                f"cuda_device: expected -1 for the CPU or the number of a GPU, got {cuda_device}, but PyTorch finds "
+                f"{torch.cuda.device_count()} GPUs."
+            )
         self.cuda_device = cuda_device
         self.elmo_bilm = ElmoBiLm(options_file, weight_file, stateful=stateful)
         if cuda_device >= 0:
             self.elmo_bilm = self.elmo_bilm.cuda(cuda_device)
 
     def reset_states(self) -> None:
-        """Let the next call start from zero."""
+        """Reset the state to zero."""
         self.elmo_bilm.reset_states()
 
     def batch_to_embeddings(self, batch: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
-        """Layers (batch, n_layers + 1, tokens, dim), 0 at padded positions, and the mask (batch, tokens)."""
+        """Return layers (batch, n_layers + 1, tokens, dim), 0 at padded positions, and the mask (batch, tokens)."""
         out: dict[str, Any] = self.elmo_bilm(batch_to_ids(batch).to(next(self.elmo_bilm.parameters()).device))
         mask = out["mask"][:, 2:]
         layers = torch.stack(out["activations"], dim=1)[:, :, 1:-1]
         return layers.masked_fill(~mask[:, None, :, None], 0.0), mask
 
     def embed_sentence(self, sentence: Sequence[str]) -> Vectors:
-        """(n_layers + 1, n_tokens, dim)."""
+        """Return the layers (n_layers + 1, n_tokens, dim) of one tokenized sentence."""
         return self.embed_batch([sentence])[0]
 
     @torch.no_grad()
     def embed_batch(self, batch: Sequence[Sequence[str]]) -> list[Vectors]:
-        """One array (n_layers + 1, n_tokens, dim) for each sentence, of length 0 for one without tokens."""
-        if not any(len(sentence) for sentence in batch):  # nothing runs, and the state rests
+        """Return an array (n_layers + 1, n_tokens, dim) for each tokenized sentence."""
+        if not any(len(sentence) for sentence in batch):  # without tokens the state does not change
             empty = (self.elmo_bilm.num_layers, 0, self.elmo_bilm.get_output_dim())
             return [np.zeros(empty, dtype=np.float32) for _ in batch]
         layers, _ = self.batch_to_embeddings(batch)
         array = layers.cpu().numpy()
-        # Copies, not views: a kept sentence should not keep its whole padded batch in memory.
+        # Copies, not views: a sentence that is kept should not keep its whole padded batch in memory.
         return [of_one[:, : len(sentence)].copy() for of_one, sentence in zip(array, batch)]
 
     def embed_sentences(
         self, sentences: Iterable[Sequence[str]], batch_size: int = DEFAULT_BATCH_SIZE
     ) -> Iterator[Vectors]:
-        """`embed_batch` for iterables of any length, `batch_size` sentences at once."""
+        """Yield what `embed_batch` returns, for any number of sentences, `batch_size` of them at once."""
         if batch_size < 1:
             raise ConfigError(f"batch_size: expected at least 1 sentence, got {batch_size}.")
         for batch in windows(sentences, batch_size):
@@ -79,10 +96,20 @@ class ElmoEmbedder:
         forget_sentences: bool = False,
         use_sentence_keys: bool = False,
     ) -> None:
-        """A text file (open, or its path), one sentence per line, spaces between its tokens -> an HDF5 file.
+        """Write the vectors of a text file to an HDF5 file.
 
-        A dataset is named by its line number from 0, or by its sentence; `sentence_to_index` leads from the
-        one to the other unless it is to be forgotten. An open file is closed, as AllenNLP did.
+        Args:
+            input_file: A text file, open or by its path, with one sentence per line and spaces between tokens. An open
+                file is closed, as AllenNLP does.
+            output_file_path: The HDF5 file. Its datasets are named by line number, counted from 0.
+            output_format: "all", "top" or "average".
+            batch_size: The number of sentences that run at once.
+            forget_sentences: Do not write `sentence_to_index`, which maps sentences to line numbers.
+            use_sentence_keys: Name the datasets by their sentences instead.
+
+        Raises:
+            ConfigError: `output_format` or `batch_size` has a wrong value.
+            InputError: A line is blank, or cannot be the name of a dataset.
         """
         import h5py
 
@@ -127,8 +154,8 @@ def _check_sentences(sentences: Sequence[str], *, unique: bool) -> None:
             continue
         if sentence in seen:
             raise InputError(
-                f"embed_file: line {number}: the sentence {sentence[:40]!r} stands twice, so it cannot "
-                "be the name of its dataset. Leave out use_sentence_keys."
+                f"embed_file: line {number}: the sentence {sentence[:40]!r} appears twice, so it cannot "
+                "be the name of a dataset. Leave out use_sentence_keys."
             )
         if "/" in sentence or sentence == ".":
             raise InputError(

@@ -1,4 +1,7 @@
-"""Parameters in AllenNLP's names and layout, so that its checkpoints fit; the arithmetic is the core's."""
+"""Hold the parameters of a BiLM with AllenNLP's names and layout, and run the BiLM with them.
+
+So checkpoints of AllenNLP can be loaded, and the arithmetic is that of `BiLM`.
+"""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -14,8 +17,8 @@ from torchelmo.bilm.fast.cache import WeightsKey, WeightsVersion
 from torchelmo.bilm.model import BiLM
 
 
-class Renamed(NamedTuple):
-    """One parameter of AllenNLP's, and the parameters of the core that it holds."""
+class ParameterMapping(NamedTuple):
+    """A parameter of AllenNLP, and the parameters of `BiLM` that it contains."""
 
     theirs: str
     ours: tuple[str, ...]
@@ -23,47 +26,46 @@ class Renamed(NamedTuple):
     pack: Callable[..., Tensor]  # ours -> theirs
 
 
-class Borrowed(nn.Module):
-    """A module that holds a part of a biLM's parameters as AllenNLP did, and runs the core with them."""
+class ParameterAdapter(nn.Module):
+    """A module with some parameters of a BiLM in AllenNLP's form, which runs the BiLM with them."""
 
-    def __init__(self, bilm: BiLM, table: Sequence[Renamed], *, trainable: bool) -> None:
+    def __init__(self, bilm: BiLM, table: Sequence[ParameterMapping], *, trainable: bool) -> None:
         super().__init__()
         self._table = list(table)
         ours = dict(bilm.named_parameters())
         for entry in self._table:
             tensor = entry.pack(*(ours[name].detach() for name in entry.ours))
             _register(self, entry.theirs, nn.Parameter(tensor, requires_grad=trainable))
-        self._bare = _Bare.of(bilm)
+        self._meta = _MetaBiLM.of(bilm)
         self._frozen: _Frozen | None = None
         self._weights_version = WeightsVersion()
 
     @property
     def core(self) -> BiLM:
-        """The biLM without its weights: its shape, and what does not need them."""
-        return self._bare.bilm
+        """The BiLM without weights, for its shape and for methods that need no weights."""
+        return self._meta.bilm
 
     def run(self, method: str, *args: Any, **options: Any) -> Any:
-        """A method of the core's biLM, with the parameters of this module."""
+        """Call a method of the BiLM with the parameters of this module."""
         parameters = [self.get_parameter(entry.theirs) for entry in self._table]
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
-            return self._bare.run(self._convert(parameters), method, *args, **options)
+            return self._meta.run(self._convert(parameters), method, *args, **options)
         frozen = self._freeze(parameters)
-        return frozen.bare.run(frozen.tensors, method, *args, **options)
+        return frozen.bilm.run(frozen.tensors, method, *args, **options)
 
     def _freeze(self, parameters: Sequence[Tensor]) -> "_Frozen":
-        """The core's parameters, converted once, and again when one of them has changed.
+        """Return the parameters of the BiLM, converted once, and again when one of them has changed.
 
-        load_state_dict, `.to`, optimizers and edits under `torch.no_grad` count as changes; an edit in place of
-        a few values by way of `.data` may not, because PyTorch does not count it.
+        load_state_dict, `.to`, optimizers and edits under `torch.no_grad` are noticed. An in-place edit of a few values
+        through `.data` may not be, because PyTorch does not count it.
         """
         key = self._weights_version(parameters)
         if self._frozen is None or self._frozen.key != key:
             self._frozen = None  # first, so that there are never three copies
             with torch.no_grad():
                 tensors = self._convert(parameters)
-            # A core of its own: what the old one prepared for speed belongs to the old weights.
-            bare = _Bare.of(self.core)
-            self._frozen = _Frozen(key, tensors, bare)
+            # A new BiLM: the old one has prepared the old weights for its fast path.
+            self._frozen = _Frozen(key, tensors, _MetaBiLM.of(self.core))
         return self._frozen
 
     def _convert(self, parameters: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -71,23 +73,25 @@ class Borrowed(nn.Module):
         return dict(pair for of_entry in pairs for pair in of_entry)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_frozen": None}  # copies and files need the parameters once
+        return self.__dict__ | {"_frozen": None}  # a copy or a file needs the parameters only once
 
 
 class _Frozen(NamedTuple):
-    key: WeightsKey  # of the parameters, when they were converted
+    """Converted parameters for inference."""
+
+    key: WeightsKey  # version of the parameters that were converted
     tensors: dict[str, Tensor]
-    bare: "_Bare"
+    bilm: "_MetaBiLM"
 
 
-class _Bare(NamedTuple):
-    """A biLM without weights. The tuple around it keeps nn.Module from taking it for a part of itself."""
+class _MetaBiLM(NamedTuple):
+    """A BiLM on the meta device, wrapped in a tuple so that nn.Module does not register it as a submodule."""
 
     core: "_Methods"
 
     @classmethod
-    def of(cls, bilm: BiLM) -> "_Bare":
-        return cls(_Methods(copy.deepcopy(_bare_bilm(bilm.config))))
+    def of(cls, bilm: BiLM) -> "_MetaBiLM":
+        return cls(_Methods(copy.deepcopy(_meta_bilm(bilm.config))))
 
     @property
     def bilm(self) -> BiLM:
@@ -99,7 +103,7 @@ class _Bare(NamedTuple):
 
 
 class _Methods(nn.Module):
-    """The methods of a biLM as a forward, which is what functional_call can call."""
+    """The methods of a BiLM through `forward`, which is all that functional_call can call."""
 
     def __init__(self, bilm: BiLM) -> None:
         super().__init__()
@@ -110,28 +114,28 @@ class _Methods(nn.Module):
 
 
 @lru_cache(maxsize=2)
-def _bare_bilm(config: BiLMConfig) -> BiLM:
-    """Copied for each use, which is faster than to build it: PyTorch is slow to initialise what has no weights."""
+def _meta_bilm(config: BiLMConfig) -> BiLM:
+    """Build a BiLM without weights. It is copied for each use, because building it is slow on the meta device."""
     with torch.device("meta"):
         return BiLM(config)
 
 
-def plain(theirs: str, ours: str) -> Renamed:
-    """A parameter that differs in its name alone."""
-    return Renamed(theirs, (ours,), _one, _same)
+def renamed(theirs: str, ours: str) -> ParameterMapping:
+    """Map a parameter that differs only in its name."""
+    return ParameterMapping(theirs, (ours,), _as_tuple, _unchanged)
 
 
-# Named functions, not lambdas: whole models can be copied and saved.
-def _same(tensor: Tensor) -> Tensor:
+# Functions, not lambdas, so that models can be copied and pickled.
+def _unchanged(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _one(tensor: Tensor) -> tuple[Tensor, ...]:
+def _as_tuple(tensor: Tensor) -> tuple[Tensor, ...]:
     return (tensor,)
 
 
 def _register(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    """Put a parameter under its dotted name, with plain modules as the steps between."""
+    """Register a parameter under a dotted name, with plain modules as its parents."""
     *path, leaf = name.split(".")
     for step in path:
         if step not in module._modules:
