@@ -13,9 +13,10 @@ from typing import Any
 
 from torchelmo import load
 from torchelmo.errors import TorchelmoError
+from torchelmo.lm.loop import read_evaluations
 from torchelmo.lm.predict import Perplexity, combine, perplexity
 from torchelmo.progress import progress
-from torchelmo.runs.metrics import draw_curve, read_evaluations
+from torchelmo.runs.metrics import read_records
 from torchelmo.text.reading import read_sentences
 
 
@@ -52,6 +53,27 @@ def print_curve(run: Path, n_rows: int) -> None:
         hours, tokens = record["seconds"] / 3600, record["tokens"] / 1e6
         print(f"| {hours:.2f} | {tokens:.1f} | {record['lr']:.2g} | {record['heldout']:.1f} |")
     print(f"\n{draw_curve(run)}")
+
+
+def draw_curve(run: Path) -> Path:
+    """Write run/curve.png, the learning curve in run/metrics.jsonl."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import StrMethodFormatter
+
+    records = read_records(run / "metrics.jsonl")
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name, style in (("forward", "-"), ("backward", "-"), ("heldout_forward", "o--"), ("heldout_backward", "o--")):
+        points = [(record["tokens"] / 1e6, record[name]) for record in records if name in record]
+        if points:
+            axes.plot(*zip(*points), style, label=name.replace("heldout_", "held-out "), linewidth=1.2, markersize=4)
+    axes.set(xlabel="million tokens", ylabel="perplexity", yscale="log")
+    for set_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        set_formatter(StrMethodFormatter("{x:g}"))
+    axes.grid(visible=True, which="both", alpha=0.3)
+    axes.legend()
+    figure.savefig(run / "curve.png", dpi=120)
+    return run / "curve.png"
 
 
 def evenly(records: list[dict[str, Any]], n: int) -> list[dict[str, Any]]:

@@ -20,11 +20,8 @@ from benchmarks.text import machine
 from torchelmo.config import build_config, load_config, override, read_toml
 from torchelmo.errors import ConfigError, TorchelmoError
 from torchelmo.lm.config import PretrainConfig
-from torchelmo.lm.loop import train
-from torchelmo.lm.run import open_run
-from torchelmo.runs.distributed import joined
-from torchelmo.runs.metrics import read_evaluations
-from torchelmo.runs.signals import Stop
+from torchelmo.lm.loop import pretrain, read_evaluations
+from torchelmo.runs.resume import Stop
 from torchelmo.tasks.table import Process, at_once, slug
 
 
@@ -92,12 +89,16 @@ def run_all(names: Sequence[str], n_at_once: int) -> None:
 def run_one(config: PretrainConfig, where: str) -> None:
     """Train for its time, or for what is left of that time."""
     try:
-        with joined(config.device) as world, Stop().on_signals() as stop:
-            for report in train(open_run(config, world, resume=True), stop):
-                print(f"{where}: {report.line()}", file=sys.stderr, flush=True)
+        with Stop().on_signals() as stop:
+            pretrain(
+                config,
+                resume=True,
+                stop=stop,
+                on_report=lambda report: print(f"{where}: {report.line()}", file=sys.stderr, flush=True),
+            )
     except TorchelmoError as error:
         raise SystemExit(f"{where}: {error}") from error
-    if stop.asked:
+    if stop.requested:
         raise SystemExit(f"{where}: stopped.")
 
 

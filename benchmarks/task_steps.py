@@ -11,7 +11,7 @@ from torch import nn
 
 from torchelmo.config import load_config
 from torchelmo.runs.optim import MovingAverage, build_optimizer
-from torchelmo.runs.signals import Stop
+from torchelmo.runs.resume import Stop
 from torchelmo.runtime import keep_freed_memory
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.runner import Start, start, take_step

@@ -326,23 +326,31 @@ def hold_lock(path: str | Path, what: str) -> Iterator[None]:
     The operating system releases the lock when the process ends in any way, so a lock never outlives its owner.
 
     Args:
-        path: The lock file. It is created, and it stays: removing it could let two processes hold a lock each.
+        path: The lock file. It is created, and removed in the end; a killed process leaves it behind, unlocked.
         what: What is locked, for error messages.
 
     Raises:
         OutputError: Another process holds the lock. The message names its process id.
     """
-    with os_errors_as_output_error(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), 0o666)
-    with open(descriptor, "r+", encoding="utf-8", errors="replace") as stream:
-        if not _lock(descriptor):
-            owner = shorten(stream.read(100).strip(), 40) or "another process"
-            raise OutputError(f"{what}: {owner} is writing there. Wait for it to end, or choose another output.")
+    while True:
         with os_errors_as_output_error(path):
-            stream.truncate(0)
-            stream.write(f"process {os.getpid()} on {platform.node()}")
-            stream.flush()
-        yield
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        with open(descriptor, "r+", encoding="utf-8", errors="replace") as stream:
+            if not _lock(descriptor):
+                owner = shorten(stream.read(100).strip(), 40) or "another process"
+                raise OutputError(f"{what}: {owner} is writing there. Wait for it to end, or choose another output.")
+            if not _is_at(path, descriptor):
+                continue  # the owner before us removed the file after we had opened it
+            with os_errors_as_output_error(path):
+                stream.truncate(0)
+                stream.write(f"process {os.getpid()} on {platform.node()}")
+                stream.flush()
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)  # before the lock is released: afterwards the file may belong to another process
+            return
 
 
 @contextlib.contextmanager
@@ -424,6 +432,14 @@ def _lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _is_at(path: str | Path, descriptor: int) -> bool:
+    """Return whether an open file is still the one that `path` names."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _error_number(error: Exception) -> int | None:

@@ -22,9 +22,10 @@ def read_tensors(
     what: str,
     optional: Collection[str] = (),
     dtypes: Collection[str] = FLOATS,
+    dtype: "torch.dtype | None" = None,
     advice: str = "Copy the file again.",
 ) -> dict[str, "Tensor"]:
-    """Return the tensors of a safetensors file as float32 copies.
+    """Return copies of the tensors of a safetensors file.
 
     Names, shapes and dtypes are checked first. The tensors do not stay mapped to the file, so that a later change of
     the file changes nothing in memory.
@@ -35,6 +36,7 @@ def read_tensors(
         what: What the file should be, for error messages: "the weights of a biLM".
         optional: Names in `expected` that may be missing.
         dtypes: The safetensors dtypes that are accepted.
+        dtype: The dtype of the copies; default float32.
         advice: What to do about a damaged file, for error messages.
 
     Raises:
@@ -59,12 +61,12 @@ def read_tensors(
             names = [name for name in expected if name in found]
             for name in names:
                 piece = file.get_slice(name)
-                shape, dtype = tuple(piece.get_shape()), piece.get_dtype()
+                shape, kind = tuple(piece.get_shape()), piece.get_dtype()
                 if shape != tuple(expected[name]):
                     fail(f"{name}: expected shape {tuple(expected[name])} for {what}, found {shape}.")
-                if dtype not in dtypes:
-                    fail(f"{name}: expected the dtype {' or '.join(dtypes)}, found {dtype}.")
-            tensors = {name: file.get_tensor(name).to(torch.float32, copy=True) for name in names}
+                if kind not in dtypes:
+                    fail(f"{name}: expected the dtype {' or '.join(dtypes)}, found {kind}.")
+            tensors = {name: file.get_tensor(name).to(dtype or torch.float32, copy=True) for name in names}
     except (SafetensorError, OSError) as error:
         raise WeightsError(
             f"{path}: expected {what}, but the file is damaged or cut short ({error}). {advice}"

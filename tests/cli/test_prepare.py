@@ -49,7 +49,7 @@ def test_prepare_says_what_it_found(call, lines, tmp_path):
     assert re.search(mentions("train", "2 sentences", "7 tokens", "6 types", "57.14%"), train)
     assert re.search(mentions("vocabulary", 6, 9), vocabulary)
     assert re.search(mentions(tmp_path / "data", "torchelmo pretrain"), ready)
-    assert Corpus.open(tmp_path / "data").n_tokens == 7
+    assert Corpus(tmp_path / "data").n_tokens == 7
 
 
 def test_prepare_takes_held_out_files_and_a_vocabulary(call, lines, language_model, tmp_path):
@@ -60,7 +60,7 @@ def test_prepare_takes_held_out_files_and_a_vocabulary(call, lines, language_mod
     )
     assert done.code == 0
     assert re.search(r"^heldout\b(?=.*\b1\b)(?=.*\b2 tokens)(?=.*\b2 types)(?=.*\b100\.00%)", done.out, re.M)
-    assert list(Corpus.open(tmp_path / "data").vocabulary) == WORDS
+    assert list(Corpus(tmp_path / "data").vocabulary) == WORDS
 
 
 def test_a_share_beside_a_file_is_a_wrong_call(call, lines, tmp_path):

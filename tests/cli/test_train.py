@@ -39,7 +39,7 @@ def test_pretrain_trains_and_says_so(call, toml, tmp_path):
     assert outcome.code == 0, outcome.err
     assert re.search(r"(?=.*\bstep 8\b)(?=.*\bperplexity\D*\d+\.\d\d\b)", outcome.out)
     steps = re.findall(
-        r"^step (\d)/8\b(?=.*\d tokens/s)(?=.*\bloss \d\.\d+)(?=.*\bforward \d)(?=.*\bbackward \d)(?=.*\blr \S+)",
+        r"^step (\d)/8\b(?=.*\d tokens/s)(?=.*\bloss \d\.\d+)(?=.*\bperplexity \d+\.\d / \d+\.\d)(?=.*\blr \S+)",
         outcome.err,
         re.M,
     )
@@ -96,7 +96,7 @@ def fine_tuning(call, toml, folder):
     assert call("pretrain", toml).code == 0
     (folder / "text.txt").write_text("\n".join(" ".join(s) for s in sentences(60, seed=9)))
     arguments = ["--out", folder / "tuned", "--pretokenized", "--heldout", "0.3"]
-    arguments += ["--set", "batch_size=4", "--set", "epochs=1", "--set", "optim.lr=0.02", "--set", "curve=false"]
+    arguments += ["--set", "batch_size=4", "--set", "epochs=1", "--set", "optim.lr=0.02"]
     return ["fine-tune", folder / "run", folder / "text.txt", *arguments]
 
 
@@ -108,15 +108,19 @@ def test_fine_tune_tells_the_perplexity_before_and_after(call, toml, tmp_path):
     assert torchelmo.load(tmp_path / "tuned").vocabulary == torchelmo.load(tmp_path / "run").vocabulary
 
 
-def test_a_fine_tuning_that_is_stopped_leaves_its_best_model(call, toml, tmp_path):
-    arguments = fine_tuning(call, toml, tmp_path)
+def test_a_fine_tuning_that_is_stopped_can_be_resumed(call, toml, tmp_path):
+    arguments = [*fine_tuning(call, toml, tmp_path), "--set", "epochs=3"]
     handle = register_optimizer_step_post_hook(lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
         outcome = call(*arguments)
     finally:
         handle.remove()
     assert outcome.code == 143, outcome.err
-    assert re.search(mentions(tmp_path / "tuned", "step "), outcome.out.splitlines()[-1])
+    assert "--resume" in outcome.out
+    assert not (tmp_path / "tuned" / "config.json").exists()  # it does not look finished
+    assert call(*arguments).code == 2
+    assert call(*arguments, "--resume").code == 0
+    assert call(*arguments, "--resume").code == 0
     assert torchelmo.load(tmp_path / "tuned").vocabulary == torchelmo.load(tmp_path / "run").vocabulary
 
 
@@ -149,6 +153,6 @@ def test_the_tiny_experiment_trains_on_any_prepared_text(call, tmp_path):
     (tmp_path / "text.txt").write_text("\n".join(" ".join(sentence) for sentence in sentences(300)))
     data = tmp_path / "data"
     assert call("prepare", tmp_path / "text.txt", "--out", data, "--vocab-size", 50, "--pretokenized").code == 0
-    changes = [f"data={data}", f"out={tmp_path / 'run'}", "steps=5", "tensorboard=false", "curve=false"]
+    changes = [f"data={data}", f"out={tmp_path / 'run'}", "steps=5", "tensorboard=false"]
     outcome = call("pretrain", TINY, *(part for change in changes for part in ("--set", change)))
     assert outcome.code == 0, outcome.err

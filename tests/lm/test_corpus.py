@@ -22,7 +22,7 @@ def folder(tmp_path):
 
 
 def test_types_stand_by_frequency_then_by_text_and_heldout_types_last(folder):
-    corpus = Corpus.open(folder)
+    corpus = Corpus(folder)
     assert corpus.types == ["<S>", "</S>", "<UNK>", "a", "rose", "and", "bow", "x" * 10_000, "Ærø", "new"]
     assert corpus.counts.tolist() == [3, 3, 0, 3, 2, 1, 1, 1, 1, 0]
     assert list(corpus.vocabulary) == corpus.types[:6]
@@ -30,25 +30,25 @@ def test_types_stand_by_frequency_then_by_text_and_heldout_types_last(folder):
 
 
 def test_sentences_come_back(folder):
-    assert list(Corpus.open(folder).sentences()) == TRAIN
-    assert list(Corpus.open(folder, "heldout").sentences()) == HELDOUT
+    assert list(Corpus(folder).sentences()) == TRAIN
+    assert list(Corpus(folder, "heldout").sentences()) == HELDOUT
 
 
 def test_the_characters_are_those_of_the_encoder(folder):
-    corpus = Corpus.open(folder)
+    corpus = Corpus(folder)
     assert corpus.characters.dtype == np.int16
     assert np.array_equal(corpus.characters, CharacterEncoder(50).encode(corpus.types))
 
 
 def test_targets_outside_the_vocabulary_are_unknown(folder):
-    corpus = Corpus.open(folder)
+    corpus = Corpus(folder)
     assert corpus.targets(np.array([0, 1, 3, 5, 6, 9])).tolist() == [0, 1, 3, 5, 2, 2]
     assert corpus.target_counts.tolist() == [3, 3, 3, 3, 2, 1]  # all of one direction: 9 tokens and the marks
     assert corpus.counts[2] == 0  # the file is not changed by it
 
 
 def test_the_card_says_what_was_found(folder):
-    card = Corpus.open(folder).card
+    card = Corpus(folder).card
     assert card["parts"]["train"] == {
         "sentences": 3,
         "tokens": 9,
@@ -97,48 +97,48 @@ def test_a_vocabulary_without_room_is_refused(tmp_path):
 def test_a_folder_that_is_in_use_is_not_overwritten(folder):
     with pytest.raises(OutputError, match=mentions(folder)):
         write_corpus(folder, TRAIN)
-    assert list(Corpus.open(folder, "heldout").sentences()) == HELDOUT
+    assert list(Corpus(folder, "heldout").sentences()) == HELDOUT
 
 
 def test_a_missing_part_says_how_to_get_it(tmp_path):
     write_corpus(tmp_path / "data", TRAIN)
     with pytest.raises(InputError, match=mentions(tmp_path / "data", "--heldout")):
-        Corpus.open(tmp_path / "data", "heldout")
+        Corpus(tmp_path / "data", "heldout")
     assert not list((tmp_path / "data").glob(".*"))
 
 
 def test_a_folder_without_a_card_is_not_prepared_text(tmp_path):
     with pytest.raises(MissingFileError, match=mentions(tmp_path, "torchelmo prepare", "card.json")):
-        Corpus.open(tmp_path)
+        Corpus(tmp_path)
 
 
 def test_a_damaged_card_is_refused(folder):
     (folder / "card.json").write_text("{", encoding="utf-8")
     with pytest.raises(InputError, match=mentions("card.json", "JSON")):
-        Corpus.open(folder)
+        Corpus(folder)
     (folder / "card.json").write_text(json.dumps({"format": 99}), encoding="utf-8")
     with pytest.raises(InputError, match=mentions("card.json", "format", 1, 99)):
-        Corpus.open(folder)
+        Corpus(folder)
 
 
 def test_damaged_arrays_are_refused(folder):
     whole = (folder / "train.tokens.npy").read_bytes()
     (folder / "train.tokens.npy").write_bytes(whole[:-4])
     with pytest.raises(InputError, match=mentions("train.tokens.npy")):
-        Corpus.open(folder)
+        Corpus(folder)
     np.save(folder / "train.tokens.npy", np.zeros(9, dtype=np.int32))
     with pytest.raises(InputError, match=mentions("train.tokens.npy", "uint32", " int32", "(9,)")):
-        Corpus.open(folder)
+        Corpus(folder)
     np.save(folder / "train.tokens.npy", np.zeros(8, dtype=np.uint32))
     with pytest.raises(InputError, match=mentions("train.tokens.npy", 9, 8)):
-        Corpus.open(folder)
+        Corpus(folder)
     (folder / "train.tokens.npy").unlink()
     with pytest.raises(MissingFileError, match=mentions("train.tokens.npy")):
-        Corpus.open(folder)
+        Corpus(folder)
 
 
 def test_a_changed_vocabulary_is_refused(folder):
     with (folder / "vocab.txt").open("a", encoding="utf-8") as file:
         file.write("extra\n")
     with pytest.raises(InputError, match=mentions("vocab.txt", 6, 7)):
-        _ = Corpus.open(folder).vocabulary
+        _ = Corpus(folder).vocabulary

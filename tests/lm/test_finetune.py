@@ -12,7 +12,7 @@ from torchelmo.lm.finetune import fine_tune
 from torchelmo.lm.loop import pretrain
 from torchelmo.lm.predict import perplexity
 
-QUICK = ["batch_size=8", "unroll=5", "epochs=2", "dropout=0.0", "log_every=10", "curve=false"]
+QUICK = ["batch_size=8", "unroll=5", "epochs=2", "dropout=0.0", "log_every=10"]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,13 @@ def test_perplexity_falls_and_the_vocabulary_stays(model, text, tmp_path):
     assert perplexity(before, lines).average == pytest.approx(tuned.before.average, rel=1e-6)
     assert perplexity(after, lines).average == pytest.approx(tuned.after.average, rel=1e-6)
     assert tuned.after.average < 0.8 * tuned.before.average
-    assert {path.name for path in out.iterdir()} == {"config.json", "model.safetensors", "vocab.txt", "metrics.jsonl"}
+    assert {path.name for path in out.iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "vocab.txt",
+        "metrics.jsonl",
+        "run.json",
+    }
 
 
 def test_a_model_that_gains_nothing_is_left_as_it_was(model, text, tmp_path):
@@ -78,16 +84,19 @@ def test_official_weights_are_given_a_softmax_first(text, tmp_path):
     assert not torch.equal(after.forward_lstms[0].bias, before.forward_lstms[0].bias)
 
 
-def test_a_place_that_is_taken_is_not_written_over(model, text):
-    with pytest.raises(OutputExistsError, match=mentions(model, "--out", "--overwrite")):
-        fine_tune(model, [text], model)
+def test_a_folder_of_something_else_is_left_alone(model, text):
+    before = {path: path.stat().st_mtime_ns for path in model.rglob("*")}
+    for overwrite in (False, True):
+        with pytest.raises(OutputExistsError, match=mentions(model)):
+            fine_tune(model, [text], model, overwrite=overwrite)
+    assert {path: path.stat().st_mtime_ns for path in model.rglob("*")} == before
 
 
 def test_text_without_a_held_out_line_is_refused(model, tmp_path):
     (tmp_path / "short.txt").write_text("ann sees the dog .\n")
     with pytest.raises(InputError, match=mentions("--heldout")):
         fine_tune(model, [tmp_path / "short.txt"], tmp_path / "out", heldout=0.0, pretokenized=True)
-    assert not list((tmp_path / "out").iterdir())  # so that the advice can be followed
+    assert not (tmp_path / "out").exists()  # so that the advice can be followed
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,10 @@ import shutil
 
 import pytest
 from facts import mentions
-from tiny_runs import tiny_config
 
 from torchelmo.errors import InputError
 from torchelmo.lm.corpus import Corpus, write_corpus
-from torchelmo.lm.loop import HeldOut, spread
-from torchelmo.lm.run import Run
+from torchelmo.lm.loop import heldout_sentences, sample_evenly
 
 WIKI = [["wiki", str(i)] for i in range(60)]
 BOOKS = [["book", str(i)] for i in range(30)]
@@ -18,28 +16,28 @@ BOOKS = [["book", str(i)] for i in range(30)]
 @pytest.fixture
 def heldout(tmp_path):
     write_corpus(tmp_path / "data", [["a", "bow"]], [*WIKI, *BOOKS], vocab_size=5)
-    return Corpus.open(tmp_path / "data", "heldout")
+    return Corpus(tmp_path / "data", "heldout")
 
 
 def test_every_source_has_its_share(heldout):
-    chosen = list(spread(heldout, 60))
+    chosen = list(sample_evenly(heldout, 60))
     assert sum(map(len, chosen)) == 60
     assert [sentence[0] for sentence in chosen] == ["wiki"] * 20 + ["book"] * 10
-    assert chosen == list(spread(heldout, 60))
+    assert chosen == list(sample_evenly(heldout, 60))
 
 
 @pytest.mark.parametrize(("n_tokens", "n_sentences"), [(1, 1), (180, 90), (10_000, 90)])
 def test_at_least_one_sentence_and_at_most_all(heldout, n_tokens, n_sentences):
-    assert len(list(spread(heldout, n_tokens))) == n_sentences
+    assert len(list(sample_evenly(heldout, n_tokens))) == n_sentences
 
 
 def test_a_damaged_part_is_not_taken_for_none(data, tmp_path):
     shutil.copytree(data, tmp_path / "data")
-    run = Run(tiny_config(tmp_path / "data", tmp_path / "run"))
+    corpus = Corpus(tmp_path / "data")
     tokens = tmp_path / "data" / "heldout.tokens.npy"
     tokens.write_bytes(tokens.read_bytes()[:-40])
     with pytest.raises(InputError, match=mentions("heldout.tokens.npy")):
-        HeldOut(run)
+        heldout_sentences(corpus, 100)
     tokens.unlink()
     with pytest.raises(InputError, match=mentions("heldout.tokens.npy")):
-        HeldOut(run)
+        heldout_sentences(corpus, 100)

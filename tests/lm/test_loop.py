@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from facts import mentions
-from tiny_runs import sentences, tiny_config, write_data
+from tiny_runs import run_to_end, sentences, stop_after, tiny_config, write_data
 
 import torchelmo
 from torchelmo.bilm.fast.training import run_training
@@ -16,27 +16,12 @@ from torchelmo.lm.loop import pretrain, train
 from torchelmo.lm.predict import perplexity
 from torchelmo.lm.run import Run, open_run
 from torchelmo.runs.distributed import World
-from torchelmo.runs.metrics import Report
-from torchelmo.runs.signals import Stop
-
-WORLD = World()
-
-
-def run_to_end(config, **options) -> list[Report]:
-    return list(train(open_run(config, WORLD, **options)))
-
-
-def stop_after(config, step, **options) -> None:
-    """Train, and ask for a stop in such a way that `step` is the last one."""
-    stop = Stop()
-    for report in train(open_run(replace(config, log_every=1), WORLD, **options), stop):
-        stop.asked = report.step >= step - 1
 
 
 @pytest.mark.parametrize("loss", ["sampled", "full"])
 def test_it_learns_the_grammar(data, tmp_path, loss):
     settings = {"loss": loss, "negatives": 12, "dropout": 0.0, "clip": 1.0, "reset_state": True}
-    last = pretrain(tiny_config(data, tmp_path / "run", steps=110, batch_size=8, **settings))
+    last = pretrain(tiny_config(data, tmp_path / "run", steps=110, batch_size=8, **settings)).report
     # Of eleven targets in two sentences four are one of 10 names, two are one of 4 verbs, the rest are fixed.
     unigram = math.exp((4 * math.log(110 / 4) + 2 * math.log(44 / 2) + 4 * math.log(11 / 2) + math.log(11)) / 11)
     best = math.exp((4 * math.log(10) + 2 * math.log(4)) / 11)
@@ -82,7 +67,7 @@ def test_a_step_is_what_the_recipe_says(data, tmp_path):
         torch.nn.utils.clip_grad_norm_(bilm.parameters(), 0.5)
         optimizer.step()
 
-    last = pretrain(config)
+    last = pretrain(config).report
     assert last.loss == pytest.approx(sum(losses) / 3, rel=1e-5)
     for name, tensor in torchelmo.load(tmp_path / "run").state_dict().items():
         torch.testing.assert_close(tensor, bilm.state_dict()[name], rtol=1e-4, atol=1e-6, msg=name)
@@ -118,9 +103,9 @@ def test_the_softmax_bias_may_start_from_the_frequencies(data, tmp_path):
 
 
 def test_the_same_seed_gives_the_same_run_and_another_does_not(data, tmp_path):
-    first, again = (pretrain(tiny_config(data, tmp_path / name, steps=4)) for name in ("a", "b"))
+    first, again = (pretrain(tiny_config(data, tmp_path / name, steps=4)).report for name in ("a", "b"))
     assert first.loss == again.loss
-    assert pretrain(tiny_config(data, tmp_path / "c", steps=4, seed=2)).loss != first.loss
+    assert pretrain(tiny_config(data, tmp_path / "c", steps=4, seed=2)).report.loss != first.loss
 
 
 def test_random_numbers_belong_to_a_step(data, tmp_path):
@@ -142,7 +127,7 @@ def test_sentences_that_begin_with_a_window_may_begin_from_zero(data, tmp_path):
         run.next_batch()
         run.state = type(run.state)(*(torch.ones_like(part) for part in run.state))
     batch = reset.next_batch()
-    begins = batch.begins
+    begins = batch.starts
     assert bool(begins.any())
     assert not bool(begins.all())
     assert begins.tolist() == (batch.backward[:, 0] == 1).tolist()  # both directions read the same sentences
@@ -157,11 +142,11 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_was_good(data, t
     config = tiny_config(data, out, steps=50, checkpoint_every=2, clip=0.0)
     stop_after(config, 2)
     good = (out / "model.safetensors").read_bytes()
-    run = open_run(config, WORLD, resume=True)
-    with torch.no_grad():
-        run.bilm.softmax.weight.fill_(math.nan)
-    with pytest.raises(TrainingError, match=mentions("step 3", "nan", "step-00000002", "optim.lr", 0.02)):
-        list(train(run))
+    with open_run(config, resume=True) as run:
+        with torch.no_grad():
+            run.bilm.softmax.weight.fill_(math.nan)
+        with pytest.raises(TrainingError, match=mentions("step 3", "nan", "step-00000002", "optim.lr", 0.02)):
+            list(train(run))
     assert (out / "model.safetensors").read_bytes() == good
     assert perplexity(torchelmo.load(out), sentences(5)).average > 0
 
@@ -170,7 +155,7 @@ def test_a_folder_with_a_run_is_not_written_over(data, tmp_path):
     config = tiny_config(data, tmp_path / "run", steps=2)
     pretrain(config)
     with pytest.raises(OutputExistsError, match=mentions(config.out, "--resume", "--overwrite")):
-        open_run(config, WORLD)
+        pretrain(config)
     note = tmp_path / "run" / "notes.txt"
     note.write_text("mine")
     assert pretrain(replace(config, seed=5), overwrite=True).step == 2
@@ -181,7 +166,8 @@ def test_a_folder_with_a_run_is_not_written_over(data, tmp_path):
 def test_resuming_a_finished_run_does_nothing_and_a_longer_one_goes_on(data, tmp_path):
     config = tiny_config(data, tmp_path / "run", steps=3)
     pretrain(config)
-    assert pretrain(config, resume=True) is None
+    again = pretrain(config, resume=True)
+    assert (again.finished, again.step, again.report) == (True, 3, None)
     assert pretrain(replace(config, steps=5), resume=True).step == 5
 
 
@@ -199,15 +185,16 @@ def test_epochs_are_counted_in_windows(data, tmp_path):
 def test_hours_count_the_time_of_all_pieces(data, tmp_path):
     config = tiny_config(data, tmp_path / "run", hours=1.0, log_every=1)
     stop_after(config, 2)
-    before = open_run(config, WORLD, resume=True).progress.seconds
+    with open_run(config, resume=True) as run:
+        before = run.progress.seconds
     assert before > 0
     config = replace(config, hours=(before + 1.0) / 3600)  # one more second, however slow the first steps were
-    reports = list(train(open_run(config, WORLD, resume=True)))
+    reports = run_to_end(config, resume=True)
     assert reports[-1].seconds >= before + 1.0
     assert reports[0].seconds > before
     rates = [report.lr for report in reports]
     assert rates[-1] < max(rates)  # the schedule follows the clock
-    assert pretrain(config, resume=True) is None
+    assert pretrain(config, resume=True).report is None
 
 
 def test_by_the_clock_a_warm_up_begins_above_zero(data, tmp_path):
@@ -232,17 +219,17 @@ def test_text_without_a_held_out_part_trains_too(tmp_path):
     from torchelmo.lm.corpus import write_corpus
 
     write_corpus(tmp_path / "data", sentences(50), vocab_size=100, max_characters=8)
-    assert pretrain(tiny_config(tmp_path / "data", tmp_path / "run", steps=2)).heldout is None
+    assert pretrain(tiny_config(tmp_path / "data", tmp_path / "run", steps=2)).report.heldout is None
 
 
 def test_other_data_or_settings_cannot_be_resumed_with(data, tmp_path):
     config = tiny_config(data, tmp_path / "run", steps=2)
     pretrain(config)
-    with pytest.raises(ConfigError, match=mentions("step-00000002", "unroll", 5, 6)):
-        open_run(replace(config, unroll=6), WORLD, resume=True)
+    with pytest.raises(ConfigError, match=mentions(config.out, "unroll", 5, 6)):
+        pretrain(replace(config, unroll=6), resume=True)
     other = write_data(tmp_path / "other", n=300)
-    with pytest.raises(ConfigError, match=mentions("step-00000002", other)):
-        open_run(replace(config, data=other), WORLD, resume=True)
+    with pytest.raises(ConfigError, match=mentions(config.out, "data", other)):
+        pretrain(replace(config, data=other), resume=True)
 
 
 def test_settings_that_do_not_fit_the_data_or_the_machine(data, tmp_path):

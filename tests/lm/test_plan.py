@@ -10,7 +10,7 @@ from torchelmo.runs.distributed import World
 
 def test_a_plan_tells_and_leaves_nothing(data, tmp_path):
     config = tiny_config(data, tmp_path / "run", epochs=2.0)
-    plan = make_plan(config, World(), seconds=0.2, most=5)
+    plan = make_plan(config, World(), seconds=0.2, max_steps=5)
     assert not config.out.exists()
     assert (plan.windows_per_epoch, plan.n_steps, plan.tokens_per_step, plan.tokens) == (110, 220, 20, 4400)
     assert plan.epochs == pytest.approx(2.0)
@@ -23,7 +23,7 @@ def test_a_plan_tells_and_leaves_nothing(data, tmp_path):
 
 
 def test_a_plan_for_hours_tells_how_far_it_gets(data, tmp_path):
-    plan = make_plan(tiny_config(data, tmp_path / "run", hours=1.0), World(), seconds=0.2, most=5)
+    plan = make_plan(tiny_config(data, tmp_path / "run", hours=1.0), World(), seconds=0.2, max_steps=5)
     assert plan.seconds == pytest.approx(3600.0, rel=0.05)
     assert plan.tokens == plan.n_steps * 20
 
@@ -38,5 +38,5 @@ def test_the_clock_that_all_ranks_share_ends_the_trial(data, tmp_path, monkeypat
             yield report._replace(seconds=10.0 * step)
 
     monkeypatch.setattr(planning, "train", slow)
-    make_plan(tiny_config(data, tmp_path / "run"), World(), seconds=35.0, most=8)
+    make_plan(tiny_config(data, tmp_path / "run"), World(), seconds=35.0, max_steps=8)
     assert taken == [1, 2, 3, 4]

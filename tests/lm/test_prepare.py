@@ -54,7 +54,7 @@ def digests(folder):
 
 
 def sentences(folder, part="train"):
-    return list(Corpus.open(folder, part).sentences())
+    return list(Corpus(folder, part).sentences())
 
 
 def test_raw_text_becomes_the_sentences_of_the_tokenizer(text, tmp_path):
@@ -81,7 +81,7 @@ def test_the_card_tells_sources_tokenizer_settings_and_coverage(text, tmp_path):
     assert card["tokenizer"]["rules"].startswith("spaCy 3.")
     assert card["settings"] == {"vocab_size": 8, "max_characters": 50, "heldout": 0.0, "seed": 3}
     assert card["vocabulary"] == 8
-    corpus = Corpus.open(tmp_path / "data")
+    corpus = Corpus(tmp_path / "data")
     unknown = sum(int(token) >= 8 for token in corpus.tokens)
     assert card["parts"]["train"]["oov_rate"] == pytest.approx(unknown / corpus.n_tokens)
     first, last = describe(card)
@@ -152,7 +152,7 @@ def test_files_are_held_out(text, lines, tmp_path):
 def test_the_words_of_a_given_vocabulary_come_first(lines, tmp_path):
     vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "of", "rose", "w3"])
     card = prepare([lines], tmp_path / "data", vocabulary=vocabulary, pretokenized=True, heldout=0)
-    corpus = Corpus.open(tmp_path / "data")
+    corpus = Corpus(tmp_path / "data")
     assert corpus.vocabulary == vocabulary
     assert corpus.types[:7] == [*vocabulary, "line"]
     assert corpus.counts[:5].tolist() == [500, 500, 0, 500, 0]

@@ -8,13 +8,10 @@ import time
 from dataclasses import replace
 
 import pytest
-from tiny_runs import tiny_config
+from tiny_runs import stop_after, tiny_config
 
-from torchelmo.lm.loop import pretrain, train
-from torchelmo.lm.run import open_run
+from torchelmo.lm.loop import pretrain
 from torchelmo.runs.checkpoint import checkpoints
-from torchelmo.runs.distributed import World
-from torchelmo.runs.signals import Stop
 
 WORDS = {"input": "words", "tied_softmax": True, "projection_dim": 6, "cell_dim": 8}
 
@@ -22,23 +19,17 @@ WORDS = {"input": "words", "tied_softmax": True, "projection_dim": 6, "cell_dim"
 def end_of(out):
     """Every tensor and every number but the clock's that a finished run leaves."""
     last = checkpoints(out)[-1]
-    progress = json.loads((last / "training.json").read_text())["progress"]
+    progress = json.loads((last / "checkpoint.json").read_text())["progress"]
     del progress["seconds"]
     metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return (
         (last / "model.safetensors").read_bytes(),
-        (last / "training.safetensors").read_bytes(),
+        (last / "optimizer.safetensors").read_bytes(),
+        (last / "state.safetensors").read_bytes(),
         (out / "best" / "model.safetensors").read_bytes(),
         progress,
         [(record["step"], record["lr"], record.get("heldout")) for record in metrics],
     )
-
-
-def stop_after(config, step):
-    """One piece of a run, to `step`; resumed if there is something to resume."""
-    stop = Stop()
-    for report in train(open_run(replace(config, log_every=1), World(), resume=True), stop):
-        stop.asked = report.step >= step - 1
 
 
 @pytest.mark.parametrize(
@@ -56,7 +47,7 @@ def test_stopped_and_resumed_is_as_if_never_stopped(data, tmp_path, changes):
     straight, broken = (tiny_config(data, tmp_path / name, **settings) for name in ("straight", "broken"))
     pretrain(straight)
     for step in (3, 8):
-        stop_after(broken, step)
+        stop_after(broken, step, resume=True)
         assert checkpoints(broken.out)[-1].name == f"step-{step:08d}"
     pretrain(broken, resume=True)
     assert end_of(broken.out) == end_of(straight.out)

@@ -14,10 +14,9 @@ from torch import nn
 
 from torchelmo.config import config_to_dict
 from torchelmo.errors import ConfigError
-from torchelmo.lm.loop import pretrain
+from torchelmo.lm.loop import pretrain, read_evaluations
 from torchelmo.runs.checkpoint import checkpoints
 from torchelmo.runs.distributed import World, choose_device, parallel
-from torchelmo.runs.metrics import read_evaluations
 
 # In float64 the order of sums is seen only far behind the comma: what differs is a fault.
 SCRIPT = """
@@ -25,9 +24,9 @@ import json, sys, torch
 torch.set_default_dtype(torch.float64)
 from torchelmo.config import build_config
 from torchelmo.lm.config import PretrainConfig
-from torchelmo.runs.distributed import joined
-from torchelmo.lm.loop import pretrain
-with joined("cpu"):
+from torchelmo.runs.distributed import distributed_context
+from torchelmo.lm.loop import pretrain, read_evaluations
+with distributed_context("cpu"):
     for settings in json.load(open(sys.argv[1])):
         pretrain(build_config(PretrainConfig, settings), resume=True)
 """
@@ -77,7 +76,7 @@ def ended(data, tmp_path_factory):
 @pytest.mark.parametrize("name", ["two", "both"])
 def test_two_ranks_take_the_steps_of_one(ended, name, kind):
     """Adagrad's sums of squares are in the files: the gradients were those of the joined batch, row by row."""
-    for file in ("model.safetensors", "training.safetensors"):
+    for file in ("model.safetensors", "optimizer.safetensors", "state.safetensors"):
         expected, found = (load_file(ended[which, kind] / file) for which in ("one", name))
         assert expected.keys() == found.keys()
         for key, tensor in expected.items():
@@ -97,21 +96,21 @@ def test_two_ranks_measure_the_held_out_part_together(ended, kind):
 def test_the_runs_that_are_compared_did_learn(ended):
     """Else the comparison would say nothing."""
     for kind in KINDS:
-        sums = load_file(ended["one", kind] / "training.safetensors")
-        touched = sums["optimizer/softmax.bias/sum"] if kind != "tied" else sums["optimizer/encoder.embedding/sum"]
+        sums = load_file(ended["one", kind] / "optimizer.safetensors")
+        touched = sums["softmax.bias/sum"] if kind != "tied" else sums["encoder.embedding/sum"]
         assert float((touched - 1.0).abs().max()) > 1e-6
 
 
 def test_only_the_softmax_is_trained_where_the_rest_is_frozen(ended):
-    tensors = load_file(ended["one", "frozen"] / "training.safetensors")
-    trained = {name.split("/")[1] for name in tensors if name.startswith("optimizer/")}
+    tensors = load_file(ended["one", "frozen"] / "optimizer.safetensors")
+    trained = {name.split("/")[0] for name in tensors}
     assert trained == {"softmax.weight", "softmax.bias"}
 
 
 def test_a_world_of_one_changes_nothing():
     world, module = World(), nn.Linear(2, 2)
-    assert world.total([1.5, 2.0]) == [1.5, 2.0]
-    assert parallel(module, world, apart=[]) is module
+    assert world.sum_over_ranks([1.5, 2.0]) == [1.5, 2.0]
+    assert parallel(module, world, excluded_parameters=[]) is module
     tensor = torch.arange(6.0).view(2, 3)
     assert world.gather(tensor, dim=1) is tensor
     assert torch.equal(world.share(tensor, dim=1), tensor)
@@ -130,6 +129,7 @@ def test_each_rank_takes_its_share_of_the_rows():
 @pytest.mark.parametrize("name", ["auto", "cuda"])
 def test_every_rank_has_a_gpu_of_its_own(name, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     assert choose_device(name) == torch.device("cuda:0")
     monkeypatch.setenv("LOCAL_RANK", "3")

@@ -8,7 +8,7 @@ import pytest
 from tiny_tasks import write_pos
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from torchelmo.runs.signals import Stop
+from torchelmo.runs.resume import Stop
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +28,7 @@ def stop_after() -> Iterator[Callable[[int], Stop]]:
         def count(*_: Any) -> None:
             nonlocal taken
             taken += 1
-            stop.asked = taken >= steps
+            stop.requested = taken >= steps
 
         handles.append(register_optimizer_step_post_hook(count))
         return stop

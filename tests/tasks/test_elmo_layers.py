@@ -11,7 +11,7 @@ from facts import mentions
 
 from torchelmo import BiLM, BiLMConfig, Elmo
 from torchelmo.errors import ConfigError
-from torchelmo.runs.signals import Stop
+from torchelmo.runs.resume import Stop
 from torchelmo.tasks.config import ElmoConfig
 from torchelmo.tasks.elmo import ElmoLayers
 from torchelmo.tasks.inputs import TokenCharCNN, TokenInput
@@ -79,7 +79,7 @@ def test_a_fixed_layer_is_all_that_is_kept(tiny_bilm):
 
 def test_filling_ends_when_it_is_asked_to(tiny_bilm):
     elmo, stop = build(tiny_bilm), Stop()
-    stop.asked = True
+    stop.requested = True
     elmo.fill(SENTENCES, stop)
     assert len(elmo.cache) == 1
 

@@ -18,7 +18,7 @@ from torchelmo.errors import ConfigError, WeightsError
 from torchelmo.formats import load as weights
 from torchelmo.formats.load import DEFAULT_MODEL, load_folder
 from torchelmo.runs.checkpoint import checkpoints
-from torchelmo.runs.signals import Stop
+from torchelmo.runs.resume import Stop
 from torchelmo.tasks import load, train
 from torchelmo.tasks.resume import find_finished
 
@@ -113,7 +113,7 @@ def test_a_stopped_run_that_is_wanted_no_longer_is_finished(data, tmp_path, stop
 
 def test_a_run_that_was_stopped_before_its_first_step_begins_anew(data, tmp_path):
     stop = Stop()
-    stop.asked = True
+    stop.requested = True
     assert train(pos_config(data, tmp_path), stop=stop) is None
     assert train(pos_config(data, tmp_path), resume=True).finished
 

@@ -18,7 +18,7 @@ from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputEx
 from torchelmo.formats.load import load_folder
 from torchelmo.runs.checkpoint import checkpoints
 from torchelmo.runs.config import TaskOptimConfig
-from torchelmo.runs.signals import Stop
+from torchelmo.runs.resume import Stop
 from torchelmo.tasks import load, train
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.runner import start, train_seeds
@@ -155,7 +155,7 @@ def test_one_seed_stands_in_out_itself(data, tmp_path):
 
 def test_seeds_end_when_they_are_asked_to(data, tmp_path):
     stop = Stop()
-    stop.asked = True
+    stop.requested = True
     assert train_seeds(pos_config(data, tmp_path), 2, stop=stop) is None
     assert not (tmp_path / "seed-2").exists()
 
@@ -292,7 +292,7 @@ def test_overwrite_keeps_the_old_run_until_the_new_one_can_begin(data, tmp_path)
     with pytest.raises(MissingFileError, match=mentions("gone.conllu")):
         train(pos_config(data, run, train="gone.conllu"), overwrite=True)
     stop = Stop()
-    stop.asked = True
+    stop.requested = True
     assert train(pos_config(data, run, seed=2), overwrite=True, stop=stop) is None
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     assert train(pos_config(data, run, epochs=1), resume=True) == first

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from torchelmo.config import build_config, config_to_dict
-from torchelmo.runs.signals import Stop
+from torchelmo.runs.resume import Stop
 from torchelmo.tasks.classification import Prediction
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.runner import start

@@ -7,7 +7,7 @@ import torch
 from tiny_tasks import pos_config
 
 from torchelmo.runs.optim import MovingAverage
-from torchelmo.runs.signals import Stop
+from torchelmo.runs.resume import Stop
 from torchelmo.tasks.runner import start, take_step
 from torchelmo.tasks.trained import trained_parameters
 

@@ -1,10 +1,8 @@
 """torchelmo perplexity, surprisal and substitutes: what a language model expects of a text."""
 
-import contextlib
 import json
 import logging
 import shlex
-import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,46 +109,38 @@ def pretrain(
     """
     from torchelmo.config import load_config
     from torchelmo.lm.config import PretrainConfig
-    from torchelmo.lm.loop import make_plan, train
-    from torchelmo.lm.run import open_run
-    from torchelmo.progress import progress
-    from torchelmo.runs.distributed import joined
-    from torchelmo.runs.signals import Stop
+    from torchelmo.lm.loop import make_plan
+    from torchelmo.lm.loop import pretrain as run
+    from torchelmo.runs.distributed import distributed_context
+    from torchelmo.runs.resume import Stop
     from torchelmo.runtime import keep_freed_memory
 
     check_resume(resume, overwrite)
     found = load_config(PretrainConfig, config, settings or [])
     keep_freed_memory()  # the process is ours: the library itself leaves such settings alone
-    with joined(found.device) as world, Stop().on_signals() as stop:
-        if world.rank > 0:  # rank 0 speaks for all
+    with distributed_context(found.device) as world, Stop().on_signals() as stop:
+        if world.rank > 0:  # only rank 0 logs
             logging.getLogger("torchelmo").setLevel(logging.WARNING)
         if plan:
             lines = make_plan(found, world).lines()
             if world.rank == 0:
                 echo("\n".join(lines))
             return
-        run = open_run(found, world, resume=resume, overwrite=overwrite)
-        done = run.progress.step
-        with contextlib.ExitStack() as stack:
-            advance = None
-            if world.rank == 0 and sys.stderr.isatty():
-                advance = stack.enter_context(progress("pretrain", run.n_steps, done=done, unit="steps"))
-            for report in train(run, stop):
-                log.info("%s", report.line())
-                if advance is not None:
-                    advance(report.step - done)
-                done = report.step
-        if not run.is_over(run.progress):
+        done = run(found, resume=resume, overwrite=overwrite, stop=stop)
+        if not done.finished:
             if world.rank == 0:
                 words = ["pretrain", str(config), *(part for item in settings or [] for part in ("--set", item))]
                 call = shlex.join(["torchelmo", *words, "--resume"])
                 again = call if world.size == 1 else "the same call and --resume"
-                echo(f"Stopped after step {done}; all is saved. Go on with: {again}")
+                echo(f"Stopped after step {done.step}; checkpoint saved. Resume with: {again}")
             raise stopped(stop.signal)
         if world.rank == 0:
-            best = run.progress.best
-            gained = f", best held-out perplexity {best:.2f} after step {run.progress.best_step}" if best else ""
-            echo(f"{found.out}: finished after step {done}{gained}. A longer run goes on with --resume.")
+            best = done.best
+            gained = f", best held-out perplexity {best.average:.2f} after step {done.best_step}" if best else ""
+            echo(
+                f"{found.out}: finished after step {done.step}{gained}. To train longer, increase steps, epochs or "
+                "hours and use --resume."
+            )
 
 
 def fine_tune(
@@ -170,6 +160,7 @@ def fine_tune(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting (epochs=1); may be given again."),
     ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted call.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model that out holds.")] = False,
 ) -> None:
     """Train a model further, as a language model, on the text of a task or a domain.
@@ -178,9 +169,10 @@ def fine_tune(
     frozen. It ends when held-out perplexity no longer falls, and the best model is kept.
     """
     from torchelmo.lm.finetune import fine_tune as run
-    from torchelmo.runs.signals import Stop
+    from torchelmo.runs.resume import Stop
     from torchelmo.runtime import keep_freed_memory
 
+    check_resume(resume, overwrite)
     keep_freed_memory()
     with Stop().on_signals() as stop:
         tuned = run(
@@ -192,15 +184,18 @@ def fine_tune(
             lang=lang,
             pretokenized=pretokenized,
             settings=settings or [],
+            resume=resume,
             overwrite=overwrite,
             stop=stop,
         )
     for name, result in (("before", tuned.before), ("after", tuned.after)):
-        ways = " / ".join(f"{value:.2f}" for value in (result.forward, result.backward) if value is not None)
-        echo(f"held-out perplexity {name}: {result.average:.2f} ({ways})")
-    echo(f"{out}: the model after step {tuned.step}{', stopped early' if tuned.stopped else ''}")
-    if tuned.stopped:
+        if result is not None:
+            ways = " / ".join(f"{value:.2f}" for value in (result.forward, result.backward) if value is not None)
+            echo(f"held-out perplexity {name}: {result.average:.2f} ({ways})")
+    if not tuned.finished:
+        echo("Stopped; checkpoint saved. Resume with the same call and --resume.")
         raise stopped(stop.signal)
+    echo(f"{out}: the model after step {tuned.step}")
 
 
 def check_resume(resume: bool, overwrite: bool) -> None:
@@ -343,7 +338,7 @@ def _sentences(file: str, lang: str | None) -> Iterator[list[str]]:
     if Path(file).is_dir():
         from torchelmo.lm.corpus import Corpus
 
-        return Corpus.open(file, "heldout").sentences()
+        return Corpus(file, "heldout").sentences()
     from torchelmo.text.reading import read_sentences
 
     return read_sentences(file, lang)

@@ -57,7 +57,7 @@ def train(
     sentence; its layers are kept, so an epoch costs the task model only.
     """
     from torchelmo.config import build_config, override, read_toml
-    from torchelmo.runs.signals import Stop
+    from torchelmo.runs.resume import Stop
     from torchelmo.runtime import keep_freed_memory
     from torchelmo.tasks.config import TaskConfig
     from torchelmo.tasks.runner import train_seeds

@@ -50,9 +50,17 @@ class Corpus:
         )
         self.counts: Ids = self._array("counts.npy", "int64", (self.n_types,))
 
-    @classmethod
-    def open(cls, folder: str | Path, part: Part = "train") -> "Corpus":
-        return cls(folder, part)
+    @property
+    def lang(self) -> str | None:
+        """The language whose rules split the text into tokens; None if the text was already split."""
+        tokenizer = self.card.get("tokenizer")
+        lang = tokenizer.get("lang") if isinstance(tokenizer, dict) else None
+        return lang if isinstance(lang, str) else None
+
+    @property
+    def pretokenized(self) -> bool:
+        """Whether the text was already split into tokens."""
+        return self.lang is None
 
     def has_part(self, part: Part) -> bool:
         """Whether the text was prepared with that part, by its card."""

@@ -213,7 +213,7 @@ class Batch(NamedTuple):
     forward_targets: Tensor | None
     backward: Tensor | None
     backward_targets: Tensor | None
-    begins: Tensor  # (batch,): true for the rows whose window begins with a sentence
+    starts: Tensor  # (batch,): true for rows whose window starts with a new sentence
 
     def inputs(self) -> Tensor:
         """(n,): those of both directions in a row."""

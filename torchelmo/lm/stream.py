@@ -9,10 +9,12 @@ of n tokens is n + 1 steps:
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
+from torchelmo.config import Config, NonNegativeInt, Range, build_config
 from torchelmo.errors import InputError
 from torchelmo.lm.corpus import BEGIN_ID, END_ID, Corpus, Ids
 
@@ -22,6 +24,19 @@ class Window(NamedTuple):
     forward_targets: Ids  # (batch, unroll): for each, the softmax id of the token after it
     backward: Ids  # the same sentences, each from its end
     backward_targets: Ids  # for each, the softmax id of the token before it in the text
+
+
+@dataclass(frozen=True)
+class _Position(Config):
+    """`Stream.position` as plain data."""
+
+    seed: int
+    n_sentences: int
+    epoch: Annotated[int, Range(min=0, max=10**9)]
+    taken: NonNegativeInt
+    again: list[NonNegativeInt]
+    sentence: list[NonNegativeInt]
+    done: list[NonNegativeInt]
 
 
 class Stream:
@@ -83,16 +98,21 @@ class Stream:
         With more rows, the new ones begin with the next sentences. With fewer, the first rows go on, and the
         sentences that the others had not finished are read from their beginning first: none is lost.
         """
-        for name, own in (("seed", self.seed), ("n_sentences", self.corpus.n_sentences)):
-            if position.get(name) != own:
+        found = build_config(_Position, position, where="position of the stream")
+        n = self.corpus.n_sentences
+        for name, own in (("seed", self.seed), ("n_sentences", n)):
+            if getattr(found, name) != own:
                 raise InputError(
-                    f"Stream: expected a position of {name} {own}, got one of {position.get(name)}. "
-                    "Resume with the data and seed that the run began with."
+                    f"Stream: expected a position with {name} {own}, got one with {getattr(found, name)}. "
+                    "Resume with the data and seed of the run."
                 )
-        sentence, done = (np.array(position[name], dtype=np.int64) for name in ("sentence", "done"))
+        sentence, done = (np.array(row, dtype=np.int64) for row in (found.sentence, found.done))
+        fits = len(sentence) == len(done) and found.taken <= n and max([0, *found.again, *found.sentence]) < n
+        if not fits or (done > self._steps[sentence]).any():
+            raise InputError(f"Stream: expected a position in a text of {n} sentences, got one outside of it.")
         rows = min(self.n_rows, len(sentence))
         unfinished = np.flatnonzero(done[rows:] < self._steps[sentence[rows:]]) + rows
-        self._start(position["epoch"], position["taken"], [*position["again"], *sentence[unfinished].tolist()])
+        self._start(found.epoch, found.taken, [*found.again, *sentence[unfinished].tolist()])
         self._sentence = np.zeros(self.n_rows, dtype=np.int64)
         self._done = np.full(self.n_rows, self._steps[0])
         self._sentence[:rows], self._done[:rows] = sentence[:rows], done[:rows]

@@ -1,1 +1,1 @@
-"""What every training run needs."""
+"""The run engine that pre-training, fine-tuning and tasks share."""

@@ -1,54 +1,61 @@
-"""Settings of optimizers."""
+"""Settings that all runs share: the optimizer, intervals, and which settings differ between two runs."""
 
 import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
+from torchelmo.config import (
+    Config,
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    Range,
+)
 from torchelmo.errors import ConfigError
 
-OptimName: TypeAlias = Literal["adagrad", "adam", "adamw", "adadelta"]
-DEFAULT_RATES = {"adagrad": 0.2, "adam": 0.004, "adamw": 0.004, "adadelta": 1.0}
+OptimizerName = Literal["adagrad", "adam", "adamw", "adadelta"]
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
-class OptimConfig:
-    """[optim]: who moves the weights, and how fast over the run."""
+class OptimConfig(Config):
+    """[optim]: optimizer and learning-rate schedule."""
 
-    name: OptimName = "adagrad"
-    lr: float | None = None  # the highest of the run; if left out, that of DEFAULT_RATES
-    betas: tuple[float, float] = (0.9, 0.99)  # adam and adamw
-    eps: float = 1e-8  # adam, adamw and adadelta
-    rho: float = 0.95  # adadelta
-    weight_decay: float = 0.0
-    initial_accumulator: float = 1.0  # adagrad
-    warmup: float = 0.0  # below 1 a share of the run, from 1 on a number of steps
-    decay: Literal["none", "linear", "cosine"] = "none"  # after the warm-up, down to final · lr
-    hold: float = 0.0  # the share of the run before the decay begins; a longer run can go on from there
-    final: float = 0.0
+    name: OptimizerName = "adagrad"
+    lr: PositiveFloat | None = None  # the highest rate of the run; default: see DEFAULT_RATES
+    betas: tuple[Fraction, Fraction] = (0.9, 0.99)  # adam and adamw
+    eps: NonNegativeFloat = 1e-8  # adam, adamw and adadelta
+    rho: Fraction = 0.95  # adadelta
+    weight_decay: NonNegativeFloat = 0.0
+    initial_accumulator: NonNegativeFloat = 1.0  # adagrad
+    warmup: NonNegativeFloat = 0.0  # below 1: a share of the run; otherwise a number of steps
+    decay: Literal["none", "linear", "cosine"] = "none"  # from lr to final · lr, after the warm-up
+    hold: Fraction = 0.0  # the share of the run before the decay starts; up to there, a run can still be made longer
+    final: Annotated[float, Range(min=0, max=1)] = 0.0  # the last rate, as a share of lr
 
-    def __post_init__(self) -> None:
-        if self.lr is not None and self.lr <= 0:
-            raise ConfigError(f"lr must be positive, got {self.lr}.")
-        for name in ("warmup", "final", "weight_decay", "initial_accumulator", "eps"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}.")
-        if not 0 <= self.hold < 1:
-            raise ConfigError(f"hold is a share of the run and must be at least 0 and below 1, got {self.hold}.")
-        if self.final > 1:
-            raise ConfigError(f"final is a share of lr and must be at most 1, got {self.final}.")
-        if not 0 <= self.rho < 1:
-            raise ConfigError(f"rho must be at least 0 and below 1, got {self.rho}.")
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ConfigError(f"betas must be at least 0 and below 1, got {list(self.betas)}.")
+    DEFAULT_RATES: ClassVar[Mapping[str, float]] = {"adagrad": 0.2, "adam": 4e-3, "adamw": 4e-3, "adadelta": 1.0}
 
     @property
     def peak(self) -> float:
-        return DEFAULT_RATES[self.name] if self.lr is None else self.lr
+        """The highest learning rate of the run."""
+        return self.DEFAULT_RATES[self.name] if self.lr is None else self.lr
+
+
+@dataclass(frozen=True)
+class TaskOptimConfig(OptimConfig):
+    """[optim] of a task: the same settings with other defaults, and halving."""
+
+    name: OptimizerName = "adam"
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    halve_after: NonNegativeInt = 0  # halve the rate after this many epochs without a new best; 0: never
+
+    DEFAULT_RATES: ClassVar[Mapping[str, float]] = {"adagrad": 0.2, "adam": 1e-3, "adamw": 1e-3, "adadelta": 1.0}
 
 
 class Every(NamedTuple):
-    """How often something is done: by steps or by seconds; 0 is never.
+    """An interval in steps or in seconds; 0 means never.
 
     >>> Every.parse("checkpoint_every", "15m")
     Every(steps=0, seconds=900.0)
@@ -59,43 +66,57 @@ class Every(NamedTuple):
 
     @classmethod
     def parse(cls, name: str, value: int | str) -> "Every":
+        """Read the setting `name`: a number of steps, or a time such as "15m"."""
         if isinstance(value, int):
             if value < 0:
                 raise ConfigError(f"{name} must not be negative, got {value}.")
             return cls(value, 0.0)
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", value)
-        if not found:
+        match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smh])", value)
+        if not match:
             raise ConfigError(
-                f'{name}: expected a number of steps, or a time such as "90s", "15m" or "2h"; got {value!r}.'
+                f'{name}: expected a number of steps, or a time such as "90s", "15m" or "2h"; got {value!r:.60}.'
             )
-        return cls(0, float(found[1]) * _SECONDS[found[2]])
+        return cls(0, float(match[1]) * _SECONDS[match[2]])
 
     def __bool__(self) -> bool:
         return bool(self.steps or self.seconds)
 
     def due(self, step: int, seconds: float, last: float) -> bool:
-        """After `step`, at `seconds` of the run, when it was last done at `last` seconds."""
+        """Return whether it is time after `step`, at `seconds` of the run; `last`: the seconds at the last time."""
         if self.steps:
             return step % self.steps == 0
         return self.seconds > 0 and seconds - last >= self.seconds
 
 
-TASK_RATES = {**DEFAULT_RATES, "adam": 1e-3, "adamw": 1e-3}  # where optim.lr is left out
+def flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested settings by their names on the command line.
+
+    >>> flatten({"seed": 1, "optim": {"lr": 0.1}})
+    {'seed': 1, 'optim.lr': 0.1}
+    """
+    return dict(_leaves(settings, ""))
 
 
-@dataclass(frozen=True)
-class TaskOptimConfig(OptimConfig):
-    """[optim]: as in pre-training, with the defaults and the rates of task models."""
+def changed_setting(before: Mapping[str, Any], now: Mapping[str, Any], changeable: Collection[str]) -> str | None:
+    """Describe the first setting that differs, except for those that a resumed run may change.
 
-    name: OptimName = "adam"
-    betas: tuple[float, float] = (0.9, 0.999)
-    halve_after: int = 0  # halve the rate after so many epochs without a new best; 0 for never
+    Args:
+        before: The settings of the run, flat.
+        now: The settings of the call that resumes it, flat.
+        changeable: Names of settings that may differ.
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.halve_after < 0:
-            raise ConfigError(f"halve_after must not be negative, got {self.halve_after}.")
+    Returns:
+        A clause such as "seed was 1 and is now 2", or None if nothing differs.
+    """
+    for name in sorted((before.keys() | now.keys()) - set(changeable)):
+        if before.get(name) != now.get(name):
+            return f"{name} was {before.get(name)!r:.80} and is now {now.get(name)!r:.80}"
+    return None
 
-    @property
-    def peak(self) -> float:
-        return TASK_RATES[self.name] if self.lr is None else self.lr
+
+def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

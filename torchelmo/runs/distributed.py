@@ -1,7 +1,7 @@
-"""Many processes, one model: each rank reads its rows of the stream, and their gradients are averaged.
+"""Training with several processes: each rank reads its rows of the stream, and gradients are averaged.
 
-Everything but the softmax goes through DistributedDataParallel. A sampled softmax touches the rows of the
-window's targets and negatives only, so only those rows travel.
+All parameters except the softmax go through DistributedDataParallel. A sampled softmax has a gradient only in the rows
+of the window's targets and negatives, so only these rows are exchanged.
 """
 
 import contextlib
@@ -17,26 +17,26 @@ from torchelmo.errors import ConfigError
 
 
 class World(NamedTuple):
-    """One process among `size`; rank 0 writes the files and speaks."""
+    """One process among `size`. Rank 0 writes files and logs."""
 
     rank: int = 0
     size: int = 1
     device: torch.device = torch.device("cpu")
 
-    def total(self, values: Sequence[float]) -> list[float]:
-        """The sum of each value over all ranks, the same on every one of them."""
+    def sum_over_ranks(self, values: Sequence[float]) -> list[float]:
+        """Return the sum of each value over all ranks; every rank gets the same result."""
         if self.size == 1:
             return list(values)
         numbers = torch.tensor(values, dtype=torch.float64, device=self.device)
         distributed.all_reduce(numbers)
         return list(map(float, numbers))
 
-    def wait(self) -> None:
-        """Until every rank has come here."""
-        self.total([0.0])
+    def barrier(self) -> None:
+        """Block until every rank reaches this call."""
+        self.sum_over_ranks([0.0])
 
     def gather(self, part: Tensor, dim: int) -> Tensor:
-        """The parts of all ranks, joined along `dim` in the order of the ranks."""
+        """Return the parts of all ranks, concatenated along `dim` in the order of the ranks."""
         if self.size == 1:
             return part
         parts = [torch.empty_like(part) for _ in range(self.size)]
@@ -44,11 +44,11 @@ class World(NamedTuple):
         return torch.cat(parts, dim=dim)
 
     def share(self, whole: Tensor, dim: int) -> Tensor:
-        """This rank's part of what `gather` joins."""
+        """Return this rank's part of a tensor that `gather` concatenated."""
         return whole.tensor_split(self.size, dim=dim)[self.rank]
 
     def average_rows(self, gradient: Tensor | None, rows: Tensor) -> None:
-        """Average the given rows of a gradient over all ranks, in place; the others are zero everywhere."""
+        """Average the given rows of a gradient over all ranks, in place; all other rows must be zero."""
         if self.size == 1 or gradient is None:
             return
         touched = gradient[rows]
@@ -57,8 +57,12 @@ class World(NamedTuple):
 
 
 @contextlib.contextmanager
-def joined(device: str = "auto") -> Iterator[World]:
-    """The world of the environment that torchrun sets, or a world of one. It may be joined again inside."""
+def distributed_context(device: str = "auto") -> Iterator[World]:
+    """Join the processes that torchrun started, or yield a world of one process. Contexts may be nested.
+
+    Args:
+        device: "auto", "cpu", "cuda", "cuda:1" and so on.
+    """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     world = World(int(os.environ.get("RANK", "0")), size, choose_device(device))
     if size == 1 or distributed.is_initialized():
@@ -73,12 +77,12 @@ def joined(device: str = "auto") -> Iterator[World]:
         distributed.destroy_process_group()
 
 
-def parallel(module: nn.Module, world: World, *, apart: Sequence[nn.Parameter]) -> nn.Module:
-    """`module` with its gradients averaged over the ranks, but for those of the parameters kept `apart`."""
+def parallel(module: nn.Module, world: World, *, excluded_parameters: Sequence[nn.Parameter]) -> nn.Module:
+    """Wrap `module` so that gradients are averaged over the ranks, except those of `excluded_parameters`."""
     names = [
         name
         for name, parameter in module.named_parameters(remove_duplicate=False)
-        if any(parameter is other for other in apart)
+        if any(parameter is other for other in excluded_parameters)
     ]
     trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
     if world.size == 1 or not set(trained) - set(names):
@@ -89,15 +93,25 @@ def parallel(module: nn.Module, world: World, *, apart: Sequence[nn.Parameter]) 
 
 
 def choose_device(name: str) -> torch.device:
-    """ "auto" is CUDA where there is one, else the CPU; "cuda" without a number is this rank's own."""
+    """Return the device that a setting names.
+
+    Args:
+        name: "auto" (CUDA if there is a GPU, otherwise the CPU), "cpu", "cuda" (this rank's GPU), "cuda:1" or "mps".
+
+    Raises:
+        ConfigError: PyTorch has no such device here.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ConfigError(f"device: expected auto, cpu or cuda (or cuda:1, …), got {name!r}.") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device: {name!r} was asked for, but this PyTorch sees no GPU. Use auto or cpu.")
+        device = None
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device is None or device.type not in available:
+        raise ConfigError(f"device: expected auto, cpu or cuda (or cuda:1, …), got {name!r:.60}.")
+    if not available[device.type] or (device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()):
+        raise ConfigError(f"device: PyTorch finds no device {name!r:.60} on this machine. Use auto or cpu.")
     if name == "cuda":
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return device

@@ -1,8 +1,8 @@
-"""A moving average of the weights, a ← d·a + (1 − d)·w: steadier than the weights themselves."""
+"""Optimizers, the learning-rate schedule, gradient clipping, and a moving average of the weights."""
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,10 +10,20 @@ from torch import Tensor, nn
 
 from torchelmo.errors import WeightsError
 from torchelmo.runs.config import OptimConfig
+from torchelmo.tensors import Shape
+
+# The tensors that an optimizer keeps for every parameter, each of its shape; "step" is a scalar beside them.
+_STATE: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
+    torch.optim.Adagrad: ("sum",),
+    torch.optim.Adam: ("exp_avg", "exp_avg_sq"),
+    torch.optim.AdamW: ("exp_avg", "exp_avg_sq"),
+    torch.optim.Adadelta: ("square_avg", "acc_delta"),
+}
+_SIGNED = ("exp_avg",)  # all other state is a sum of squares or a count
 
 
 def build_optimizer(config: OptimConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimiser that `config` names; the learning rate is set anew before every step."""
+    """Build the optimizer that `config` names. The loop sets the learning rate before every step."""
     shared: dict[str, Any] = {"lr": config.peak, "weight_decay": config.weight_decay}
     optimizer: torch.optim.Optimizer
     match config.name:
@@ -26,14 +36,20 @@ def build_optimizer(config: OptimConfig, parameters: list[nn.Parameter]) -> torc
         case _:
             adam = torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam
             optimizer = adam(parameters, betas=config.betas, eps=config.eps, fused=True, **shared)
-    # Fused optimisers write to the weights without counting it, and by that count the fast paths of the biLM
-    # know that what they made of the weights is out of date.
-    optimizer.register_step_post_hook(lambda *_: _count_write(parameters))
+    # Fused optimizers change the weights without increasing their version, by which the fast paths of the biLM detect
+    # that cached results are out of date.
+    optimizer.register_step_post_hook(lambda *_: _increment_versions(parameters))
     return optimizer
 
 
 def learning_rate(config: OptimConfig, *, step: int, before: float, after: float) -> float:
-    """For step number `step` (from 1), which takes the run from the share `before` (0 to 1) to `after`.
+    """Return the learning rate of a step.
+
+    Args:
+        config: The schedule.
+        step: The number of the step, from 1.
+        before: The share of the run (0 to 1) that is done before the step.
+        after: The share that is done after it.
 
     >>> [learning_rate(OptimConfig(lr=1.0, warmup=2, decay="linear"), step=i, before=(i - 1) / 4, after=i / 4)
     ...  for i in (1, 2, 3, 4)]
@@ -48,80 +64,130 @@ def learning_rate(config: OptimConfig, *, step: int, before: float, after: float
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Set the learning rate of all parameters."""
     for group in optimizer.param_groups:
         group["lr"] = lr
 
 
 def clip_gradients(parameters: list[nn.Parameter], limit: float) -> float:
-    """Scale the whole gradient to a norm of at most `limit` (0: leave it); returns the norm before."""
+    """Scale the gradients so that their joint norm is at most `limit` (0: no limit). Return the norm before."""
     return float(nn.utils.clip_grad_norm_(parameters, limit or math.inf))
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dict[str, Tensor]:
-    """The state as "name/what" → tensor; `names` are those of the parameters, in the optimiser's order."""
+def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Sequence[str]) -> dict[str, Tensor]:
+    """Return the optimizer's state as "parameter/what" → tensor.
+
+    Args:
+        optimizer: An optimizer of `build_optimizer`.
+        names: The names of its parameters, in its order.
+    """
     state = optimizer.state_dict()["state"]
     return {f"{names[i]}/{what}": tensor for i, values in state.items() for what, tensor in values.items()}
 
 
+def optimizer_shapes(optimizer: torch.optim.Optimizer, names: Sequence[str]) -> dict[str, Shape]:
+    """Return the shape of every tensor that `optimizer_tensors` can return, to check a file before it is read."""
+    shapes: dict[str, Shape] = {}
+    for name, parameter in zip(names, _parameters(optimizer), strict=True):
+        shapes |= {f"{name}/{what}": tuple(parameter.shape) for what in _STATE[type(optimizer)]}
+        shapes[f"{name}/step"] = ()
+    return shapes
+
+
 def restore_optimizer(
     optimizer: torch.optim.Optimizer,
-    names: list[str],
+    names: Sequence[str],
     tensors: Mapping[str, Tensor],
     where: str,
     *,
     complete: bool = True,
 ) -> None:
-    """Give `optimizer` the state that `optimizer_tensors` named; `complete` if every parameter must have some."""
-    state: dict[int, dict[str, Any]] = {}
-    places = {name: i for i, name in enumerate(names)}
+    """Give the optimizer the state that `optimizer_tensors` returned.
+
+    Names, shapes and signs are checked: a fused optimizer would write beyond the end of a tensor that is too small.
+
+    Args:
+        optimizer: An optimizer of the same kind and parameters.
+        names: The names of its parameters, in its order.
+        tensors: The state.
+        where: The source of the state, for error messages.
+        complete: Whether every parameter must have state. A parameter that no example has reached yet has none.
+
+    Raises:
+        WeightsError: The state does not fit the optimizer.
+    """
+    shapes = optimizer_shapes(optimizer, names)
     for key, tensor in tensors.items():
-        name, _, what = key.rpartition("/")
-        if name not in places:
-            raise WeightsError(f"{where}: found optimiser state of {name!r}, which is no trained parameter here.")
-        # A tensor of a mapped file may start anywhere; its copy stands where PyTorch would have put it.
-        state.setdefault(places[name], {})[what] = tensor.clone()
-    missing = [name for name, i in places.items() if i not in state]
-    if missing and complete:
-        raise WeightsError(f"{where}: expected optimiser state of {missing[0]!r}, which is missing.")
+        if key not in shapes:
+            raise WeightsError(f"{where}: found optimizer state {key!r:.200}, which no trained parameter here has.")
+        if tuple(tensor.shape) != shapes[key] or not tensor.is_floating_point():
+            raise WeightsError(
+                f"{where}: optimizer state {key!r}: expected floating-point numbers of shape {shapes[key]}, "
+                f"found {tensor.dtype} of shape {tuple(tensor.shape)}."
+            )
+        if not key.endswith(_SIGNED) and tensor.numel() and float(tensor.min()) < 0:
+            raise WeightsError(f"{where}: optimizer state {key!r}: expected no negative number, found one.")
+    state: dict[int, dict[str, Any]] = {}
+    for i, name in enumerate(names):
+        keys = [f"{name}/{what}" for what in (*_STATE[type(optimizer)], "step")]
+        missing = [key for key in keys if key not in tensors]
+        if missing and (complete or len(missing) < len(keys)):
+            raise WeightsError(f"{where}: expected optimizer state {missing[0]!r}, which is missing.")
+        if not missing:
+            state[i] = {key.rpartition("/")[2]: tensors[key].clone() for key in keys}
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def _count_write(parameters: list[nn.Parameter]) -> None:
-    for parameter in parameters:
-        torch.autograd.graph.increment_version(parameter)
-
-
 class MovingAverage:
-    """Early on the decay is smaller, (1 + n) / (10 + n), so that the average forgets the random start."""
+    """A moving average of the trained weights, a ← d·a + (1 − d)·w, which is steadier than the weights.
+
+    The decay of update n is min(d, (1 + n) / (10 + n)), so that the average soon forgets the random start.
+
+    `torch.optim.swa_utils.AveragedModel` would copy the whole model, a frozen biLM and its cache included.
+
+    Args:
+        model: The model; its parameters that require a gradient are averaged.
+        decay: d, at least 0 and below 1.
+    """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
+        self.n_updates = 0
         self.tensors: dict[str, Tensor] = {
             name: parameter.detach().clone() for name, parameter in model.named_parameters() if parameter.requires_grad
         }
-        self.tensors["n_updates"] = torch.zeros((), dtype=torch.float64)
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        count = self.tensors["n_updates"].add_(1.0).item()
-        share = 1.0 - min(self.decay, (1.0 + count) / (10.0 + count))
+        """Add the current weights to the average."""
+        self.n_updates += 1
+        share = 1.0 - min(self.decay, (1.0 + self.n_updates) / (10.0 + self.n_updates))
         for name, parameter in model.named_parameters():
             if name in self.tensors:
                 self.tensors[name].lerp_(parameter, share)
 
     @contextlib.contextmanager
     def in_place(self, model: nn.Module) -> Iterator[None]:
-        """The model has the averaged weights inside the block."""
+        """Give the model the averaged weights inside the block, and its own weights again after it."""
         with torch.no_grad():
             kept = {name: p.detach().clone() for name, p in model.named_parameters() if name in self.tensors}
-            self._fill(model, self.tensors)
+            self._assign(model, self.tensors)
         try:
             yield
         finally:
-            self._fill(model, kept)
+            self._assign(model, kept)
 
     @torch.no_grad()
-    def _fill(self, model: nn.Module, tensors: dict[str, Tensor]) -> None:
+    def _assign(self, model: nn.Module, tensors: dict[str, Tensor]) -> None:
         for name, parameter in model.named_parameters():
             if name in tensors:
                 parameter.copy_(tensors[name])
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _increment_versions(parameters: list[nn.Parameter]) -> None:
+    for parameter in parameters:
+        torch.autograd.graph.increment_version(parameter)

@@ -23,7 +23,7 @@ from torchelmo.errors import ConfigError, OutputError
 from torchelmo.files import os_errors_as_output_error
 from torchelmo.mix import ScalarMix
 from torchelmo.progress import progress
-from torchelmo.runs.signals import Stop
+from torchelmo.runs.resume import Stop
 from torchelmo.tasks.config import ElmoConfig
 
 log = logging.getLogger(__name__)
@@ -170,7 +170,7 @@ class ElmoLayers(nn.Module):
                 for sentence, layers in zip(wanted, self.elmo.stream(wanted, layers=self._kept)):
                     self.cache.add(sentence, self._shaped(layers))
                     advance(1)
-                    if stop is not None and stop.asked:
+                    if stop is not None and stop.requested:
                         return
         self.elmo.token_cache.frozen = True  # a step, or the same step of a resumed run, then gives the same bits
 

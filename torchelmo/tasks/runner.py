@@ -21,7 +21,7 @@ from torchelmo.runs.checkpoint import checkpoints
 from torchelmo.runs.config import Every
 from torchelmo.runs.distributed import choose_device
 from torchelmo.runs.optim import MovingAverage, build_optimizer, clip_gradients, learning_rate, set_learning_rate
-from torchelmo.runs.signals import Stop
+from torchelmo.runs.resume import Stop
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.elmo import ElmoLayers
 from torchelmo.tasks.inputs import TokenInput, build_characters, build_words
@@ -86,7 +86,7 @@ def start(config: TaskConfig, stop: Stop) -> Start | None:
     before = time.perf_counter()
     if elmo is not None:
         elmo.fill(all_sentences(task, [*examples, *dev]), stop)
-    if stop.asked:
+    if stop.requested:
         return None
     return Start(TrainedTask(task, config, model, vocabularies), examples, dev, time.perf_counter() - before)
 
@@ -167,6 +167,8 @@ def train(
     else:
         progress, inputs = saved.progress, saved.inputs
         restore(saved.folder, model, optimizer, average.tensors if average else None)
+        if average:
+            average.n_updates = progress.step
     lengths = [example_length(task, example) for example in examples]
     checkpoint_every = Every.parse("checkpoint_every", config.checkpoint_every)
     settings = config_to_dict(config)
@@ -198,10 +200,10 @@ def train(
                     step=step, batch=progress.batch + 1, loss=progress.loss + taken.loss, seconds=seconds
                 )
                 advance(1)
-                if stop.asked or checkpoint_every.due(step, seconds, kept_at):
+                if stop.requested or checkpoint_every.due(step, seconds, kept_at):
                     save(progress)
                     kept_at = seconds
-                if stop.asked:
+                if stop.requested:
                     return None
 
         scores, mixes, tensors = _score(trained, dev, average)
