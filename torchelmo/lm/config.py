@@ -24,7 +24,7 @@ CHANGEABLE_ON_RESUME = frozenset(
     "data out init steps epochs hours checkpoint_every keep log_every evaluate_every patience tensorboard "
     "threads device optim.lr optim.warmup optim.decay optim.hold optim.final".split()
 )
-_PLACEHOLDER_VOCAB_SIZE = 10**9  # to check [model] before the data, and with it the number of words, is known
+_PLACEHOLDER_VOCAB_SIZE = 10**8  # to check [model] before the data, and with it the number of words, is known
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def save_checkpoint(
         progress: A dataclass; `Checkpoint.read_progress` returns it.
         tensors: Groups of tensors; each group is one file.
         keep: How many checkpoints to keep, at least 1.
-        add_files: Called with the folder before it is completed, to add other files.
+        add_files: Called with the folder, which is still empty, to add other files.
 
     Returns:
         The folder of the checkpoint.
@@ -114,10 +114,10 @@ def save_checkpoint(
         OutputError: The checkpoint could not be written; none is left half-written.
     """
     with new_checkpoint(out, step, keep) as temporary:
-        for group, named in tensors.items():
-            write_tensors(temporary / f"{group}.safetensors", named)
         if add_files is not None:
             add_files(temporary)
+        for group, named in tensors.items():
+            write_tensors(temporary / f"{group}.safetensors", named)
         card = {
             "format": FORMAT,
             "torchelmo": __version__,

@@ -102,7 +102,7 @@ class RunFolder:
         if not self.writes:
             return
         with os_errors_as_output_error(self.out):
-            remove_owned(self.out, self.owned)
+            self._remove()
             self.mark(**details)
 
     def mark(self, **details: Any) -> None:
@@ -114,7 +114,15 @@ class RunFolder:
     def abandon(self) -> None:
         """Remove everything that this run wrote, the mark included."""
         if self.writes:
-            remove_owned(self.out, (*self.owned, MARKER))
+            self._remove()
+            remove_owned(self.out, (MARKER,))
+
+    def _remove(self) -> None:
+        for folder in checkpoints(self.out):
+            remove_checkpoint(folder)
+        with contextlib.suppress(OSError):  # there is none, or it holds files of others
+            (self.out / "checkpoints").rmdir()
+        remove_owned(self.out, self.owned)
 
     def _check(self) -> bool:
         """Return whether the folder holds a run of this kind; raise an error if this call must not touch it."""
@@ -149,10 +157,8 @@ def find_owned(out: Path, patterns: Sequence[str]) -> Iterator[Path]:
 
 
 def remove_owned(out: Path, patterns: Sequence[str]) -> None:
-    """Remove the checkpoints of a run and the files that match `patterns`, then the folders that are empty now."""
-    for folder in checkpoints(out):
-        remove_checkpoint(folder)
-    parents = {out / "checkpoints"}
+    """Remove the files and folders that match `patterns`, then their parent folders if they are empty now."""
+    parents: set[Path] = set()
     for path in list(find_owned(out, patterns)):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
