@@ -339,7 +339,7 @@ def hold_lock(path: str | Path, what: str) -> Iterator[None]:
             if not _lock(descriptor):
                 owner = shorten(stream.read(100).strip(), 40) or "another process"
                 raise OutputError(f"{what}: {owner} is writing there. Wait for it to end, or choose another output.")
-            if not _is_at(path, descriptor):
+            if not os.fstat(descriptor).st_nlink:
                 continue  # the owner before us removed the file after we had opened it
             with os_errors_as_output_error(path):
                 stream.truncate(0)
@@ -432,14 +432,6 @@ def _lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _is_at(path: str | Path, descriptor: int) -> bool:
-    """Return whether an open file is still the one that `path` names."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _error_number(error: Exception) -> int | None:

@@ -41,7 +41,7 @@ from torchelmo.runs.optim import (
     optimizer_tensors,
     restore_optimizer,
 )
-from torchelmo.runs.resume import RunFolder, check_inputs, check_settings, out_of_patience, remove_owned
+from torchelmo.runs.resume import RunFolder, check_inputs, check_settings, out_of_patience
 from torchelmo.runtime import step_seed
 from torchelmo.text.vocabulary import Vocabulary
 
@@ -112,8 +112,6 @@ def open_run(
             log.info("%s: resuming after step %d", config.out, run.progress.step)
             if world.rank == 0:
                 publish(folder.checkpoint.folder, config.out)
-                if not (config.out / "best" / "config.json").exists():  # of a process that was killed as it wrote it
-                    remove_owned(config.out, [f"best/{name}" for name in MODEL_FILES])
         world.barrier()  # the folder is ready for all ranks
         yield run
 
