@@ -1,11 +1,11 @@
-"""How fast a step of the LSTMs can be on this machine: what the processor allows, and every product that PyTorch has.
+"""Compare the matrix products that PyTorch offers for LSTM steps with the limits of the machine.
 
     python -m benchmarks.limits
 
-A step reads the state and projection weights of all layers and directions once, whatever the number of rows. It
-cannot take less than reading them takes (by `torch.sum`, the fastest reader at hand), nor less than multiplying takes
-(at the speed of a large sgemm). As in the biLM, a layer takes all its steps before the next one begins. What is left
-out: gates, the product with the input, which is taken for many steps at once, and the character encoder.
+A step reads the recurrent and projection weights of all layers and directions once, for any number of rows. It takes
+at least as long as reading them from memory (measured with `torch.sum`) and as long as multiplying them (at the speed
+of a large sgemm). As in the biLM, each layer runs all its steps before the next layer. Not included: the gates, the
+product with the input, which is computed for many steps at once, and the character encoder.
 """
 
 import argparse
@@ -18,35 +18,37 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from benchmarks.common import print_header
 from benchmarks.embed import SHAPES
-from benchmarks.text import machine
 from benchmarks.worker import sgemm_peak
 from torchelmo import BiLMConfig
 from torchelmo.bilm.fast.products import HalfProduct, PackedProduct, PlainProduct, Product, has_half
 from torchelmo.runtime import in_parallel
 
-Weights: TypeAlias = list[list[tuple[Tensor, Tensor]]]  # of each direction and layer: state weight, projection
-Way: TypeAlias = Callable[[int], None]  # takes _N_STEPS steps of so many rows
+Weights: TypeAlias = list[list[tuple[Tensor, Tensor]]]  # per direction and layer: recurrent weight, projection
+Variant: TypeAlias = Callable[[int], None]  # runs _N_STEPS steps with the given number of rows
 
 _N_STEPS = 20
 
 
 def main() -> None:
     given = parse_arguments()
-    peak = sgemm_peak()["gflops"]
-    print(f"{machine()}, {torch.get_num_threads()} threads, sgemm peak {peak:.0f} GFLOP/s; µs per step, medians")
+    peak = sgemm_peak()
+    print_header(f"{torch.get_num_threads()} threads, sgemm peak {peak:.0f} GFLOP/s; median µs per step")
     with torch.inference_mode():
         for shape, config in SHAPES.items():
             weights = make_weights(config)
-            known = ways(weights)
-            header = [shape, "MB", "reading", "multiplying", *known]
-            print(f"\n| {' | '.join(header)} |\n{'|---' * len(header)}|")
+            variants = make_variants(weights)
+            header = [shape, "MB", "reading", "multiplying", *variants]
+            print(f"| {' | '.join(header)} |\n{'|---' * len(header)}|")
             n_values = sum(weight.numel() for layers in weights for pair in layers for weight in pair)
             for rows in given.rows:
-                reading, *found = medians([partial(read, weights), *(partial(way, rows) for way in known.values())])
+                functions = [partial(read, weights), *(partial(variant, rows) for variant in variants.values())]
+                reading, *found = medians(functions)
                 multiplying = 2 * rows * n_values / peak / 1e3
                 numbers = [n_values * 4 / 1e6, reading, multiplying, *found]
                 print(f"| {rows} rows | {' | '.join(f'{number:,.0f}' for number in numbers)} |", flush=True)
+            print()
 
 
 def make_weights(config: BiLMConfig) -> Weights:
@@ -65,22 +67,22 @@ def read(weights: Weights) -> None:
                 projection.sum()
 
 
-def ways(weights: Weights) -> dict[str, Way]:
+def make_variants(weights: Weights) -> dict[str, Variant]:
     kinds: dict[str, Callable[[Tensor], Product]] = {"plain": PlainProduct, "oneDNN packed": PackedProduct}
     if has_half():
         kinds["FBGEMM float16"] = HalfProduct
     stacked = [
         (torch.stack([pair[0] for pair in layer]), torch.stack([pair[1] for pair in layer])) for layer in zip(*weights)
     ]
-    found: dict[str, Way] = {"directions batched": partial(batched, stacked)}
+    found: dict[str, Variant] = {"batched directions": partial(run_batched, stacked)}
     for name, kind in kinds.items():
         directions = [_Direction(layers, kind) for layers in weights]
-        found[f"{name}, in turn"] = partial(in_turn, directions)
-        found[f"{name}, a thread each"] = partial(side_by_side, directions)
+        found[f"{name}, sequential"] = partial(run_sequentially, directions)
+        found[f"{name}, one thread per direction"] = partial(run_in_parallel, directions)
     return found
 
 
-def batched(layers: Sequence[tuple[Tensor, Tensor]], rows: int) -> None:
+def run_batched(layers: Sequence[tuple[Tensor, Tensor]], rows: int) -> None:
     for state, projection in layers:
         n, dim, width = state.shape
         for _ in range(_N_STEPS):
@@ -89,7 +91,7 @@ def batched(layers: Sequence[tuple[Tensor, Tensor]], rows: int) -> None:
 
 
 class _Direction:
-    """The products of its layers, one after the other, with weights of one kind."""
+    """The layers of one direction, with one kind of product."""
 
     def __init__(self, layers: Sequence[tuple[Tensor, Tensor]], kind: Callable[[Tensor], Product]) -> None:
         self.products = [(kind(state), kind(projection), *state.shape) for state, projection in layers]
@@ -101,22 +103,22 @@ class _Direction:
                 projection(_values(rows, width // 4))
 
 
-def in_turn(directions: Sequence[_Direction], rows: int) -> None:
+def run_sequentially(directions: Sequence[_Direction], rows: int) -> None:
     for direction in directions:
         direction.run(rows)
 
 
-def side_by_side(directions: Sequence[_Direction], rows: int) -> None:
-    in_parallel(partial(in_turn, rows=rows), [([direction],) for direction in directions], torch.device("cpu"))
+def run_in_parallel(directions: Sequence[_Direction], rows: int) -> None:
+    in_parallel(partial(run_sequentially, rows=rows), [([direction],) for direction in directions], torch.device("cpu"))
 
 
-def medians(works: Sequence[Callable[[], None]], n_rounds: int = 7) -> list[float]:
-    """µs per step of each, in turns."""
-    seconds: list[list[float]] = [[] for _ in works]
+def medians(functions: Sequence[Callable[[], None]], n_rounds: int = 7) -> list[float]:
+    """Run the functions in turn, and return the median µs per step of each."""
+    seconds: list[list[float]] = [[] for _ in functions]
     for _ in range(n_rounds):
-        for work, found in zip(works, seconds):
+        for function, found in zip(functions, seconds):
             start = time.perf_counter()
-            work()
+            function()
             found.append(time.perf_counter() - start)
     return [1e6 * statistics.median(found) / _N_STEPS for found in seconds]
 
@@ -127,8 +129,8 @@ def _values(*shape: int) -> Tensor:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.limits", description=__doc__)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32], help="sentences at once (default: 1 8 32)")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32], help="rows per step (default: 1 8 32)")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""The growth of cost with sentence length and corpus size, as a picture."""
+"""Plot the results of `benchmarks.embed`: speed by sentence length and by number of sentences."""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +7,7 @@ _STYLES = {"float32": "o-", "float16": "s-", "reference": "^:", "allennlp": "x--
 
 
 def plot_growth(result: dict[str, Any], path: Path) -> None:
+    """Write a PNG of the rows that `benchmarks.embed --plot` measures."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -16,14 +17,14 @@ def plot_growth(result: dict[str, Any], path: Path) -> None:
     kinds = (("length", "tokens in a sentence (batches of 32)"), ("corpus", "sentences in one call"))
     for axis, (what, label) in zip(axes, kinds, strict=True):
         rows = [row for row in result["rows"] if row["what"] == what]
-        for shape, contender in dict.fromkeys((row["shape"], row["contender"]) for row in rows):
-            points = [row for row in rows if (row["shape"], row["contender"]) == (shape, contender)]
+        for shape, name in dict.fromkeys((row["shape"], row["implementation"]) for row in rows):
+            points = [row for row in rows if (row["shape"], row["implementation"]) == (shape, name)]
             axis.plot(
                 [row["size"] for row in points],
                 [row["tokens_per_second"] for row in points],
-                _STYLES[contender],
+                _STYLES[name],
                 color="tab:blue" if shape == "small" else "tab:orange",
-                label=f"{shape}, {contender}",
+                label=f"{shape}, {name}",
             )
         axis.set(xscale="log", yscale="log", xlabel=label)
         axis.grid(True, which="both", alpha=0.25)

@@ -1,7 +1,9 @@
-"""Training speed: the fast path against plain autograd, part by part, on text by Zipf's law or on yours.
+"""Measure the training speed of the fast path, its parts, and the reference path with plain autograd.
 
-A step is a window of batch × unroll tokens through both directions, forward and backward, with sampled softmax,
-clipping and fused Adam. A token counts once, although two directions read it.
+    python -m benchmarks.pretrain --shapes 512-512
+
+A step processes a window of batch × unroll tokens in both directions: forward and backward pass with sampled softmax,
+gradient clipping and fused Adam. Each token counts once, although both directions read it.
 """
 
 import argparse
@@ -11,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -19,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.text import machine, sample_sentences
-from benchmarks.worker import forget_peak_memory, peak_memory, sgemm_peak
+from benchmarks.common import commit, machine, print_header, sample_sentences
+from benchmarks.worker import peak_memory, reset_peak_memory, sgemm_peak
 from torchelmo import BiLM, BiLMConfig
 from torchelmo.bilm.encoder import CharCNN
 from torchelmo.bilm.fast.encoder import encode_types
@@ -36,32 +39,28 @@ from torchelmo.text.characters import CharacterEncoder
 from torchelmo.text.vocabulary import BEGIN, END, UNKNOWN
 
 FEW_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256))
-PEAK_OF_GOALS = 173.0  # GFLOP/s of the machine that the goals were set on
 
 
 class Shape(NamedTuple):
     config: BiLMConfig
     negatives: int
-    goal: float | None  # tokens/s
 
 
-def _shape(cell: int, words: int, negatives: int, goal: float | None, **more: Any) -> Shape:
-    return Shape(
-        BiLMConfig(cell_dim=cell, projection_dim=128, n_highway=1, softmax_words=words, **more), negatives, goal
-    )
+def _shape(cell: int, words: int, negatives: int, **more: Any) -> Shape:
+    return Shape(BiLMConfig(cell_dim=cell, projection_dim=128, n_highway=1, softmax_words=words, **more), negatives)
 
 
 SHAPES = {
-    "1024-2048": _shape(1024, 50_000, 8192, 1300.0),
-    "1024-512": _shape(1024, 50_000, 4096, 2600.0, filters=FEW_FILTERS),
-    "512-512": _shape(512, 30_000, 4096, None, filters=FEW_FILTERS),
+    "1024-2048": _shape(1024, 50_000, 8192),
+    "1024-512": _shape(1024, 50_000, 4096, filters=FEW_FILTERS),
+    "512-512": _shape(512, 30_000, 4096, filters=FEW_FILTERS),
 }
 
-Path_ = Literal["fast", "reference"]
+TrainingPath = Literal["fast", "reference"]
 
 
 class Text(NamedTuple):
-    ids: Tensor  # (n_tokens,) word types by falling frequency, marks included
+    ids: Tensor  # (n_tokens,): word types numbered by decreasing frequency, with sentence boundaries
     characters: Tensor  # (n_types, max_characters)
 
 
@@ -72,57 +71,59 @@ class Window(NamedTuple):
 
 def main() -> None:
     arguments = parse_arguments()
-    result: dict[str, Any] = {"machine": machine(), "threads": arguments.threads, "rows": []}
-    # Each shape in a process of its own, so that its memory is its own.
+    result: dict[str, Any] = {"machine": machine(), "commit": commit(), "threads": arguments.threads, "rows": []}
+    # One process per shape, so that their peak memories are independent.
+    print_header(f"{arguments.threads} threads; percentages are shares of the sgemm peak")
+    print("| cell-filters | sgemm GFLOP/s | tokens/s (max) | reference | speed-up | encoder | LSTMs | softmax ", end="")
+    print("| optimizer | MB, reference |\n|---|---|---|---|---|---|---|---|---|---|", flush=True)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         for name in arguments.shapes:
             result["rows"].append(pool.submit(measure, name, arguments).result())
-            print_row(result["rows"][-1], first=name == arguments.shapes[0], top=result)
+            print_row(result["rows"][-1])
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Each round takes one step on either path and every part once, so that all meet the same disturbances."""
+    """Take one step on both paths and run every part once per round, so that other load affects all of them."""
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()
     shape, text = SHAPES[name], read_text(arguments.data) if arguments.data else make_text()
-    trial = Trial(shape, text, arguments.batch, arguments.unroll)
+    training = Training(shape, text, arguments.batch, arguments.unroll)
     memory = {}
     for path in ("fast", "reference"):
-        forget_peak_memory()
-        for _ in range(2):  # the first windows also make what is kept: threads, moments
-            trial.step(path)
+        reset_peak_memory()
+        for _ in range(2):  # the first steps also start threads and allocate the optimizer state
+            training.step(path)
         memory[path] = peak_memory()
     times: dict[str, list[float]] = {}
     peaks = []
     for _ in range(arguments.rounds):
-        peaks.append(sgemm_peak()["gflops"])
-        pieces = {"fast": lambda: trial.step("fast"), "reference": lambda: trial.step("reference"), **trial.parts()}
-        for what, piece in pieces.items():
+        peaks.append(sgemm_peak())
+        steps = {"fast": partial(training.step, "fast"), "reference": partial(training.step, "reference")}
+        for what, run in {**steps, **training.parts()}.items():
             start = time.perf_counter()
-            piece()
+            run()
             times.setdefault(what, []).append(time.perf_counter() - start)
     seconds = {what: statistics.median(values) for what, values in times.items()}
     tokens, peak = arguments.batch * arguments.unroll, max(peaks)
-    flops = trial.flops()
+    flops = training.flops()
     return {
         "shape": name,
         "sgemm": peak,
         "tokens_per_second": tokens / seconds["fast"],
         "fastest": tokens / min(times["fast"]),
-        "plain_tokens_per_second": tokens / seconds["reference"],
+        "reference_tokens_per_second": tokens / seconds["reference"],
         "ratio": statistics.median(p / f for p, f in zip(times["reference"], times["fast"])),
-        "goal": shape.goal and shape.goal * peak / PEAK_OF_GOALS,
         "megabytes": memory,
         "seconds": seconds,
         "share_of_peak": {what: flops[what] / seconds[what] / 1e9 / peak for what in flops},
-        "types": statistics.mean(trial.n_types),
+        "types": statistics.mean(training.n_types),
     }
 
 
-class Trial:
-    """One model in training, window after window."""
+class Training:
+    """A model in training, and the windows of its text."""
 
     def __init__(self, shape: Shape, text: Text, batch: int, unroll: int) -> None:
         torch.manual_seed(0)
@@ -136,13 +137,13 @@ class Trial:
         self.state: BiLMState | None = None
         self.n_types: list[int] = []
 
-    def step(self, path: Path_) -> None:
+    def step(self, path: TrainingPath) -> None:
         window, negatives = next(self.windows), self.sampler.draw(self.generator)
         out = run_training(self.bilm, *window.ids, self.state, characters=self.text.characters, path=path)
         assert out.forward is not None
         assert out.backward is not None
         hidden = torch.cat([out.forward.flatten(0, 1), out.backward.flatten(0, 1)])
-        loss = sampled_loss if path == "fast" else plain_sampled_loss
+        loss = sampled_loss if path == "fast" else reference_sampled_loss
         assert isinstance(self.bilm.softmax, Softmax)
         loss(self.bilm.softmax, hidden, window.targets, negatives).backward()
         clip_gradients(self.parameters, 10.0)
@@ -152,11 +153,11 @@ class Trial:
         self.n_types.append(len(torch.cat(window.ids).unique()))
 
     def parts(self) -> dict[str, Callable[[], None]]:
-        """What the fast path spends its time on, each part alone, forward and backward."""
+        """Return the parts of the fast path as functions, each with its forward and backward pass."""
         config, bilm = self.shape.config, self.bilm
         window, negatives = next(self.windows), self.sampler.draw(self.generator)
         rows = self.text.characters[torch.cat(window.ids).unique()]
-        words = BiLM(recurrence_of(config))  # reads words: the same LSTMs with nothing before them
+        words = BiLM(lstms_only(config))  # shares the LSTMs, but has no character encoder
         for name in ("forward_lstms", "backward_lstms"):
             words.add_module(name, bilm.get_submodule(name))
         hidden = torch.randn(len(window.targets), config.projection_dim, requires_grad=True)
@@ -183,10 +184,13 @@ class Trial:
             self.optimizer.zero_grad()
 
         self.n_negatives = len(negatives.words)
-        return {"encoder": encoder, "LSTMs": lstms, "softmax": softmax, "optimiser": optimizer}
+        return {"encoder": encoder, "LSTMs": lstms, "softmax": softmax, "optimizer": optimizer}
 
     def flops(self) -> dict[str, float]:
-        """Of the matrix products, forward and twice that backward; the convolutions are sums of table rows."""
+        """Count the operations of the matrix products per step. The backward pass takes twice the forward pass.
+
+        Convolutions are not counted: they are sums of table rows.
+        """
         c, tokens = self.shape.config, self.batch * self.unroll
         p, n = c.projection_dim, c.n_filters
         encoder = 2.0 * (c.n_highway * 2 * n * n + n * p) * statistics.mean(self.n_types)
@@ -194,8 +198,8 @@ class Trial:
         return {"encoder": 3 * encoder, "LSTMs": 3 * lstms, "softmax": 3 * 2.0 * 2 * tokens * self.n_negatives * p}
 
 
-def plain_sampled_loss(softmax: Softmax, hidden: Tensor, targets: Tensor, negatives: Negatives) -> Tensor:
-    """By autograd: all scores at once, and kept."""
+def reference_sampled_loss(softmax: Softmax, hidden: Tensor, targets: Tensor, negatives: Negatives) -> Tensor:
+    """Compute the sampled softmax loss with autograd, which keeps all scores in memory."""
     words = negatives.words
     offset = softmax.bias[words] - negatives.log_inclusion
     others = torch.addmm(offset, hidden, softmax.weight[words].T)
@@ -204,12 +208,12 @@ def plain_sampled_loss(softmax: Softmax, hidden: Tensor, targets: Tensor, negati
     return (torch.logsumexp(torch.cat([own.unsqueeze(1), others], dim=1), dim=1) - own).mean()
 
 
-def recurrence_of(config: BiLMConfig) -> BiLMConfig:
+def lstms_only(config: BiLMConfig) -> BiLMConfig:
     return BiLMConfig(input="words", n_words=1, projection_dim=config.projection_dim, cell_dim=config.cell_dim)
 
 
 def cut_windows(text: Text, batch: int, unroll: int, n_words: int) -> Iterator[Window]:
-    """`batch` rows of running text side by side; the backward language model reads each window from its end."""
+    """Yield windows of `batch` rows of running text. The backward direction reads a window from its end."""
     length = (len(text.ids) - 2) // batch
     rows = text.ids[: batch * length].view(batch, length)
     targets = torch.where(rows < n_words, rows, 2)
@@ -222,7 +226,7 @@ def cut_windows(text: Text, batch: int, unroll: int, n_words: int) -> Iterator[W
 
 
 def make_text() -> Text:
-    """Sentences of made-up words, each between its marks."""
+    """Build a text of random words with sentence boundaries."""
     sentences = sample_sentences(None, 15_000)
     counts = Counter(word for sentence in sentences for word in sentence)
     types = [BEGIN, END, UNKNOWN, *(word for word, _ in counts.most_common())]
@@ -232,43 +236,41 @@ def make_text() -> Text:
 
 
 def read_text(folder: Path, n_tokens: int = 400_000) -> Text:
-    """The beginning of what `torchelmo prepare` wrote, without sentence marks."""
+    """Read the first tokens of prepared text, without sentence boundaries."""
     corpus = Corpus(folder)
     ids = torch.from_numpy(np.array(corpus.tokens[:n_tokens], dtype=np.int64))
     return Text(ids, torch.from_numpy(np.array(corpus.characters)))
 
 
-def print_row(row: dict[str, Any], *, first: bool, top: dict[str, Any]) -> None:
-    if first:
-        print(f"{top['machine']}, {top['threads']} threads; goals are scaled with the sgemm peak\n")
-        parts = "encoder | LSTMs | softmax | optimiser"
-        print(f"| cell-filters | sgemm GFLOP/s | tokens/s (fastest) | goal | plain | ratio | {parts} | MB, plain |")
-        print("|---|---|---|---|---|---|---|---|---|---|---|")
-    cells = [
+def print_row(row: dict[str, Any]) -> None:
+    parts = [
         f"{row['seconds'][name] * 1e3:.0f} ms"
         + (f", {row['share_of_peak'][name]:.0%}" if name in row["share_of_peak"] else "")
-        for name in ("encoder", "LSTMs", "softmax", "optimiser")
+        for name in ("encoder", "LSTMs", "softmax", "optimizer")
     ]
-    goal = f"≥ {row['goal']:,.0f}" if row["goal"] else ""
     print(
-        f"| {row['shape']} | {row['sgemm']:.0f} | {row['tokens_per_second']:,.0f} ({row['fastest']:,.0f}) | {goal} "
-        f"| {row['plain_tokens_per_second']:,.0f} | {row['ratio']:.2f} | {' | '.join(cells)} "
+        f"| {row['shape']} | {row['sgemm']:.0f} | {row['tokens_per_second']:,.0f} ({row['fastest']:,.0f}) "
+        f"| {row['reference_tokens_per_second']:,.0f} | {row['ratio']:.2f} | {' | '.join(parts)} "
         f"| {row['megabytes']['fast']:,.0f}, {row['megabytes']['reference']:,.0f} |",
         flush=True,
     )
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pretrain", description=__doc__)
-    parser.add_argument("--data", type=Path, help="a folder that `torchelmo prepare` wrote (default: made-up words)")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="text prepared by `torchelmo prepare` (default: random words)")
     parser.add_argument(
-        "--shapes", nargs="+", choices=SHAPES, default=list(SHAPES), help="cell-filters; the projection is 128"
+        "--shapes",
+        nargs="+",
+        choices=SHAPES,
+        default=list(SHAPES),
+        help="cell_dim and number of filters; projection_dim is 128",
     )
-    parser.add_argument("--batch", type=int, default=128, help="rows of a window (default 128)")
-    parser.add_argument("--unroll", type=int, default=20, help="tokens of a row (default 20)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds whose median counts (default 3)")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of either path")
-    parser.add_argument("--json", type=Path, help="also write all figures to this file")
+    parser.add_argument("--batch", type=int, default=128, help="rows per window (default: 128)")
+    parser.add_argument("--unroll", type=int, default=20, help="tokens per row (default: 20)")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds (default: 3)")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of both paths")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     return parser.parse_args()
 
 

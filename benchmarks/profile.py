@@ -1,4 +1,7 @@
-"""python -m benchmarks.profile: where the time of `embed` goes, by part of the model and kind of operator."""
+"""Profile `embed`: the share of operator time that each part of the model takes.
+
+python -m benchmarks.profile --shapes small
+"""
 
 import argparse
 import time
@@ -9,10 +12,18 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.common import print_header, sample_sentences
 from benchmarks.embed import N_SENTENCES, SHAPES
-from benchmarks.text import machine, sample_sentences
 from torchelmo import BiLM, BiLMConfig, Elmo
 
+_PARTS = (
+    "LSTM input and state products",
+    "LSTM projection",
+    "gates",
+    "character tables",
+    "highways and character projection",
+    "other",
+)
 _PRODUCTS = ("addmm", "mm", "bmm", "baddbmm", "_linear_pointwise", "linear_dynamic_fp16")
 _GATES = ("sigmoid_", "sigmoid", "mul_", "addcmul_", "sub_", "clamp_", "clamp", "lerp", "relu_", "add_")
 _CONVOLUTIONS = ("_embedding_bag", "embedding_bag", "amax", "unfold")
@@ -20,22 +31,25 @@ _CONVOLUTIONS = ("_embedding_bag", "embedding_bag", "amax", "unfold")
 
 def main() -> None:
     arguments = parse_arguments()
-    print(f"{machine()}, {torch.get_num_threads()} threads; shares of the time spent in operators, all threads\n")
+    print_header(f"{torch.get_num_threads()} threads; shares of the operator time of all threads")
+    print(
+        f"| shape | precision | batch | tokens/s | cores busy | {' | '.join(_PARTS)} |\n|{'---|' * (5 + len(_PARTS))}"
+    )
     for shape in arguments.shapes:
         torch.manual_seed(0)
         elmo = Elmo(BiLM(SHAPES[shape]), dropout=0.0)
         for precision in ("float32", "float16"):
             for batch in arguments.batches:
                 sentences = sample_sentences(arguments.text, N_SENTENCES[shape][batch])
-                parts, busy, plain = measure(elmo, sentences, batch, precision)
-                shares = ", ".join(f"{name} {share:.0%}" for name, share in sorted(parts.items(), key=lambda p: -p[1]))
-                print(f"{shape}, {precision}, batch {batch}: {plain:,.0f} tokens/s; cores busy {busy:.0%}; {shares}")
+                parts, busy, speed = measure(elmo, sentences, batch, precision)
+                shares = " | ".join(f"{parts.get(name, 0.0):.0%}" for name in _PARTS)
+                print(f"| {shape} | {precision} | {batch} | {speed:,.0f} | {busy:.0%} | {shares} |", flush=True)
 
 
 def measure(
     elmo: Elmo, sentences: list[list[str]], batch: int, precision: Any
 ) -> tuple[dict[str, float], float, float]:
-    """Shares by part; how busy the cores were; and tokens/s of the same run without the profiler."""
+    """Return the share of each part, the utilization of the cores, and the tokens/s without the profiler."""
 
     def run() -> float:
         elmo.token_cache.clear()
@@ -62,7 +76,7 @@ def measure(
 
 
 def part_of(operator: str, shapes: list[list[int]], config: BiLMConfig) -> str:
-    """The part of the model that an operator with inputs of these shapes belongs to."""
+    """Return the part of the model that an operator belongs to, judged by the shapes of its inputs."""
     name = operator.split("::")[-1]
     widths = {shape[-1] for shape in shapes if shape}
     if name in _CONVOLUTIONS:
@@ -70,17 +84,19 @@ def part_of(operator: str, shapes: list[list[int]], config: BiLMConfig) -> str:
     if name in _PRODUCTS:
         if config.n_filters in widths and name not in ("bmm", "baddbmm"):
             return "highways and character projection"
-        if name == "linear_dynamic_fp16":  # its weight has no shape to see
+        if name == "linear_dynamic_fp16":  # the profiler does not show the shape of its weight
             return "LSTM projection" if config.cell_dim in widths else "LSTM input and state products"
         return "LSTM input and state products" if 4 * config.cell_dim in widths else "LSTM projection"
-    return "gates" if name in _GATES else "the rest"
+    return "gates" if name in _GATES else "other"
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.profile", description=__doc__)
-    parser.add_argument("--text", type=Path, help="text to take sentences from (default: made-up words by Zipf's law)")
-    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES), help="official shapes")
-    parser.add_argument("--batches", nargs="+", type=int, choices=(1, 8, 32, 128), default=[1, 32], help="sentences")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", type=Path, help="raw text to take sentences from (default: random words)")
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES), help="published shapes")
+    parser.add_argument(
+        "--batches", nargs="+", type=int, choices=(1, 8, 32, 128), default=[1, 32], help="sentences per call"
+    )
     return parser.parse_args()
 
 

@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.text import machine
+from benchmarks.common import machine
 from torchelmo.config import build_config, load_config, override, read_toml
 from torchelmo.errors import ConfigError, TorchelmoError
 from torchelmo.lm.config import PretrainConfig

@@ -10,8 +10,8 @@ import argparse
 import statistics
 from pathlib import Path
 
+from benchmarks.common import machine
 from benchmarks.task_steps import start_task, take_steps
-from benchmarks.text import machine
 from benchmarks.worker import peak_memory
 from torchelmo.runs.metrics import duration
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from benchmarks.text import machine, sample_sentences
+from benchmarks.common import machine, sample_sentences
 from torchelmo.tasks.layers.basic import lengths_mask
 from torchelmo.tasks.layers.rnn import BiRNN
 from torchelmo.tasks.srl.model import HighwayLSTM

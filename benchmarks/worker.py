@@ -1,6 +1,6 @@
-"""One contender in a process of its own, asked line by line: JSON in on standard input, JSON out on standard output.
+"""Run one implementation in a separate process: read requests as JSON lines, write replies as JSON lines.
 
-Runs under torchelmo's Python or under the one that AllenNLP is installed in, and imports only what it measures.
+It runs in the environment of torchelmo or in that of AllenNLP, and imports only the implementation it measures.
 """
 
 import contextlib
@@ -17,38 +17,40 @@ Load = Callable[[str, str], Embed]
 
 
 def main() -> None:
-    contender, options, weights, threads = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+    implementation, options, weights, threads = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
     start = time.perf_counter()
     import torch
 
     torch.set_num_threads(threads)
     torch_seconds = time.perf_counter() - start
     start = time.perf_counter()
-    load = CONTENDERS[contender]()
+    load = IMPLEMENTATIONS[implementation]()
     import_seconds = time.perf_counter() - start
     start = time.perf_counter()
     embed = load(options, weights)
     load_seconds = time.perf_counter() - start
-    answer({"import": torch_seconds + import_seconds, "import beyond torch": import_seconds, "load": load_seconds})
+    reply({"import": torch_seconds + import_seconds, "import without torch": import_seconds, "load": load_seconds})
     for line in sys.stdin:
-        question = json.loads(line)
-        if question["ask"] == "peak":
-            answer(sgemm_peak())
+        request = json.loads(line)
+        if request["kind"] == "sgemm":
+            reply({"gflops": sgemm_peak()})
         else:
-            answer(measure(embed, question["sentences"], question["batch"]))
+            reply(measure(embed, request["sentences"], request["batch"]))
 
 
 def measure(embed: Embed, sentences: Sentences, batch: int) -> dict[str, float]:
-    """Seconds for all sentences, `batch` at a time, and the most memory the process held meanwhile."""
-    getattr(embed, "forget", lambda: None)()  # no word is known from the run before
-    forget_peak_memory()
+    """Embed the sentences, `batch` at a time. Return the seconds and the peak memory."""
+    getattr(embed, "clear_cache", lambda: None)()
+    reset_peak_memory()
     start = time.perf_counter()
     for i in range(0, len(sentences), batch):
         embed(sentences[i : i + batch])
     return {"seconds": time.perf_counter() - start, "megabytes": peak_memory()}
 
 
-def torchelmo_as(precision: str) -> Callable[[], Load]:
+def torchelmo_fast(precision: str) -> Callable[[], Load]:
+    """The fast path, which `embed` uses."""
+
     def prepare() -> Load:
         from torchelmo import Elmo, load_official
 
@@ -58,7 +60,7 @@ def torchelmo_as(precision: str) -> Callable[[], Load]:
             def embed(sentences: Sentences) -> Any:
                 return elmo.embed(sentences, "mix", precision=precision)  # type: ignore[arg-type]
 
-            embed.forget = elmo.token_cache.clear  # type: ignore[attr-defined]
+            embed.clear_cache = elmo.token_cache.clear  # type: ignore[attr-defined]
             return embed
 
         return load
@@ -67,7 +69,7 @@ def torchelmo_as(precision: str) -> Callable[[], Load]:
 
 
 def torchelmo_reference() -> Load:
-    """The reference path: the written-out loop, padded batches, fifty characters per word."""
+    """The reference path: a loop over time steps, padded batches, 50 characters per word."""
     import torch
 
     from torchelmo import Elmo, load_official
@@ -101,16 +103,16 @@ def allennlp() -> Load:
     return load
 
 
-CONTENDERS: dict[str, Callable[[], Load]] = {
+IMPLEMENTATIONS: dict[str, Callable[[], Load]] = {
     "allennlp": allennlp,
     "reference": torchelmo_reference,
-    "float32": torchelmo_as("float32"),
-    "float16": torchelmo_as("float16"),
+    "float32": torchelmo_fast("float32"),
+    "float16": torchelmo_fast("float16"),
 }
 
 
-def sgemm_peak() -> dict[str, float]:
-    """GFLOP/s of a 2048³ float32 product: the best of many, because other programs can only slow it down."""
+def sgemm_peak() -> float:
+    """Return the GFLOP/s of a 2048³ float32 product. The best of several runs, to exclude disturbances."""
     import torch
 
     a = torch.randn(2048, 2048)
@@ -119,16 +121,17 @@ def sgemm_peak() -> dict[str, float]:
         start = time.perf_counter()
         torch.mm(a, a)
         best = min(best, time.perf_counter() - start)
-    return {"gflops": 2 * 2048**3 / best / 1e9}
+    return float(2 * 2048**3 / best / 1e9)
 
 
-def forget_peak_memory() -> None:
-    with contextlib.suppress(OSError):  # then the peak is that of the process so far
+def reset_peak_memory() -> None:
+    """Restart the measurement of `peak_memory`, if the system supports it."""
+    with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_memory() -> float:
-    """Megabytes: the most this process held since `forget_peak_memory`."""
+    """Return the peak memory of this process since `reset_peak_memory`, in MB."""
     try:
         status = Path("/proc/self/status").read_text()
         return int(status.split("VmHWM:")[1].split()[0]) / 1024
@@ -138,8 +141,8 @@ def peak_memory() -> float:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def answer(message: dict[str, Any]) -> None:
-    print("=" + json.dumps(message), flush=True)  # the mark tells it from what libraries print
+def reply(message: dict[str, Any]) -> None:
+    print("=" + json.dumps(message), flush=True)  # "=" marks replies: libraries print to standard output too
 
 
 if __name__ == "__main__":
