@@ -57,6 +57,7 @@ SHAPES = {
 }
 
 TrainingPath = Literal["fast", "reference"]
+PATHS: tuple[TrainingPath, ...] = ("fast", "reference")
 
 
 class Text(NamedTuple):
@@ -91,7 +92,7 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     shape, text = SHAPES[name], read_text(arguments.data) if arguments.data else make_text()
     training = Training(shape, text, arguments.batch, arguments.unroll)
     memory = {}
-    for path in ("fast", "reference"):
+    for path in PATHS:
         reset_peak_memory()
         for _ in range(2):  # the first steps also start threads and allocate the optimizer state
             training.step(path)
@@ -100,8 +101,8 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     peaks = []
     for _ in range(arguments.rounds):
         peaks.append(sgemm_peak())
-        steps = {"fast": partial(training.step, "fast"), "reference": partial(training.step, "reference")}
-        for what, run in {**steps, **training.parts()}.items():
+        runs: dict[str, Callable[[], None]] = {path: partial(training.step, path) for path in PATHS}
+        for what, run in (runs | training.parts()).items():
             start = time.perf_counter()
             run()
             times.setdefault(what, []).append(time.perf_counter() - start)
