@@ -31,7 +31,7 @@ def test_every_question_is_read_with_its_passage_and_answers(tmp_path):
     assert first.passage.text == contexts()[0]
     assert all(answer_texts(example) == [a.text for a in example.answers] for example in examples[:16])
     assert examples[1].passage is first.passage
-    assert Qa().sentences(first) == [first.tokens, first.passage.windows[0].sentences[0]]
+    assert Qa().sentences(first) == [first.tokens, first.passage.windows[0].tokens]
 
 
 def test_an_answer_within_a_token_takes_the_whole_token(tmp_path):
@@ -41,13 +41,6 @@ def test_an_answer_within_a_token_takes_the_whole_token(tmp_path):
     (found,) = answer_texts(example)
     assert found == "silver-plated"
     assert example.answers[0].text == "ver-plat"  # what is scored stays as it is
-
-
-def test_sentences_go_through_the_bilm_one_by_one_on_request(tmp_path):
-    examples = read_tiny(tmp_path, split_sentences=True)
-    (window,) = examples[0].passage.windows
-    assert [sentence[-1] for sentence in window.sentences] == [".", "."]
-    assert len(Qa().sentences(examples[0])) == 3
 
 
 def test_long_passages_and_answers_are_not_trained_on(tmp_path, caplog):
@@ -128,6 +121,8 @@ def test_what_is_wrong_in_a_file_is_named_by_its_place(tmp_path, change, message
         ('{"context": "a b", "question": "c"}\n{"context": "a"}', ("line 2", "'question'")),
         ('{"context": "a b", "question": "c"}\n\n[]', ("line 3", "JSON", "'[]'")),
         ('{"context": " ", "question": "c"}', ("context",)),
+        ('{"data": ' + "9" * 5000 + "}", ("JSON", "SQuAD")),
+        ('{"context": "a", "question": "b", "answers": ' + "9" * 5000 + "}\n{}", ("JSON", "SQuAD")),
     ],
 )
 def test_files_that_hold_no_questions_are_named(tmp_path, content, message):
@@ -152,7 +147,7 @@ def test_questions_are_asked_of_a_whole_text(tmp_path):
     examples = asked(path, questions=["Who?", "Where?"])
     assert [(example.id, example.text) for example in examples] == [("0", "Who?"), ("1", "Where?")]
     assert examples[0].passage.text == "Ann lives\nin Rome.\n\nShe's well."
-    assert examples[0].passage.windows[0].sentences == [["Ann", "lives", "in", "Rome", ".", "She", "'s", "well", "."]]
+    assert examples[0].passage.windows[0].tokens == ["Ann", "lives", "in", "Rome", ".", "She", "'s", "well", "."]
     assert examples[0].answers is None
 
 
@@ -161,7 +156,7 @@ def test_tokens_of_a_text_stay_as_they_are_on_request(tmp_path):
     path.write_text("Ann 's  cat.\n\nIt sat\n")
     (example,) = asked(path, questions=["Whose cat?"], lang=None)
     assert example.tokens == ["Whose", "cat?"]
-    assert example.passage.windows[0].sentences == [["Ann", "'s", "cat.", "It", "sat"]]
+    assert example.passage.windows[0].tokens == ["Ann", "'s", "cat.", "It", "sat"]
     assert example.passage.sentences == [0, 3]
 
 
@@ -170,9 +165,9 @@ def test_long_texts_are_read_by_windows(tmp_path):
     path.write_text("word " * 1000)
     (example,) = asked(path, questions=["What?"])
     assert [window.start for window in example.passage.windows] == [0, 200, 400, 600]
-    assert max(window.n_tokens for window in example.passage.windows) == 400
+    assert max(len(window.tokens) for window in example.passage.windows) == 400
     (shorter,) = asked(path, QuestionData(max_context=300), questions=["What?"])
-    assert max(window.n_tokens for window in shorter.passage.windows) == 300
+    assert max(len(window.tokens) for window in shorter.passage.windows) == 300
 
 
 def test_json_lines_hold_a_question_each(tmp_path):

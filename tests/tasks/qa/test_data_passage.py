@@ -4,7 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchelmo.errors import InputError
-from torchelmo.tasks.qa.data import locate, make_passage, tokenize
+from torchelmo.tasks.qa.data import make_passage, split_texts
+from torchelmo.text.places import TextData, locate
 from torchelmo.text.tokenize import Tokenizer
 
 ENGLISH = Tokenizer("en")
@@ -14,7 +15,7 @@ TEXT = st.text(st.sampled_from("ab.,'$€-( )\t\n\u00a0\u2003éß中😀\u0301\"
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.one_of(TEXT, st.text(max_size=20)), min_size=1, max_size=3))
 def test_every_token_stands_where_its_offsets_say(texts):
-    for text, sentences in zip(texts, tokenize(texts, ENGLISH), strict=True):
+    for text, sentences in zip(texts, split_texts(texts, TextData()), strict=True):
         tokens = [token for sentence in sentences for token in sentence]
         offsets = locate(text, tokens)
         assert [text[start:end] for start, end in offsets] == tokens
@@ -25,7 +26,7 @@ def test_every_token_stands_where_its_offsets_say(texts):
 @settings(max_examples=100, deadline=None)
 @given(TEXT, st.data())
 def test_the_span_of_an_answer_is_the_smallest_that_covers_it(text, data):
-    tokens = [token for sentence in tokenize([text], ENGLISH)[0] for token in sentence]
+    tokens = [token for sentence in split_texts([text], TextData())[0] for token in sentence]
     passage = make_passage(text, tokens)
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, len(text)))
@@ -51,11 +52,11 @@ def numbered(n_tokens: int, **options):
 def test_windows_cover_all_tokens_and_overlap_by_half(n_tokens):
     windows = numbered(n_tokens, window=8).windows
     for window in windows:
-        assert window.sentences[0] == [str(i) for i in range(window.start, window.start + window.n_tokens)]
-        assert window.n_tokens <= 8
-    assert {token for window in windows for token in window.sentences[0]} == {str(i) for i in range(n_tokens)}
+        assert window.tokens == [str(i) for i in range(window.start, window.start + len(window.tokens))]
+        assert len(window.tokens) <= 8
+    assert {token for window in windows for token in window.tokens} == {str(i) for i in range(n_tokens)}
     assert [window.start for window in windows] == list(range(0, 4 * len(windows), 4))
-    ends = [window.start + window.n_tokens for window in windows]
+    ends = [window.start + len(window.tokens) for window in windows]
     assert ends == sorted(set(ends))
 
 
@@ -63,13 +64,6 @@ def test_a_short_passage_is_one_window():
     assert numbered(8, window=8).windows == numbered(8).windows
     assert len(numbered(9, window=8).windows) == 2
     assert len(numbered(9).windows) == 1
-
-
-def test_sentences_are_apart_where_that_is_wanted():
-    (window,) = numbered(5, sentences=[0, 2, 4], split_sentences=True).windows
-    assert window.sentences == [["0", "1"], ["2", "3"], ["4"]]
-    windows = numbered(6, sentences=[0, 3], split_sentences=True, window=4).windows
-    assert [window.sentences for window in windows] == [[["0", "1", "2"], ["3"]], [["2"], ["3", "4", "5"]]]
 
 
 def test_an_answer_is_marked_in_its_sentence():

@@ -1,6 +1,6 @@
 import pytest
 
-from torchelmo.tasks.qa import em_and_f1, f1, normalise
+from torchelmo.tasks.qa import em_and_f1, f1, normalize
 
 
 @pytest.mark.parametrize(
@@ -16,8 +16,8 @@ from torchelmo.tasks.qa import em_and_f1, f1, normalise
         ("the", ""),
     ],
 )
-def test_normalised_answers(answer, expected):
-    assert normalise(answer) == expected
+def test_normalized_answers(answer, expected):
+    assert normalize(answer) == expected
 
 
 @pytest.mark.parametrize(

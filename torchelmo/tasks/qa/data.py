@@ -1,39 +1,56 @@
-"""Questions about passages, from SQuAD 1.1 JSON, from JSON lines, or from a text and questions about it."""
+"""Questions about passages: from SQuAD 1.1 JSON, from JSON lines, or from a text and questions about it."""
 
 import json
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from torchelmo.errors import ConfigError, InputError
+from torchelmo.config import PositiveInt
+from torchelmo.errors import InputError, short_repr, shorten
 from torchelmo.files import read_lines
 from torchelmo.tasks.task import Source
+from torchelmo.text.places import TextData, locate, settings_of
 from torchelmo.text.reading import parse_object
-from torchelmo.text.tokenize import Tokenizer
+from torchelmo.text.tokenize import tokenizer_for
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+_TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", int: "a whole number"}
+_FORMAT = (
+    "SQuAD 1.1 JSON, or JSON lines such as "
+    '{"context": "Ann lives in Rome.", "question": "Where?", "answers": [{"text": "Rome", "answer_start": 13}]}.'
+)
+
+
+@dataclass(frozen=True)
+class QuestionData(TextData):
+    """[data]: the tokenization, and the questions to train on."""
+
+    max_context: PositiveInt = 400  # tokens; questions about longer passages are not trained on
+    max_answer: PositiveInt = 17  # tokens; questions with longer answers are not trained on
 
 
 class Window(NamedTuple):
-    """What the model reads at once."""
+    """The part of a passage that the model reads at once."""
 
-    start: int  # the passage's token that it begins with
-    sentences: list[list[str]]  # one, or as many as go through the biLM each by itself
-
-    @property
-    def n_tokens(self) -> int:
-        return sum(map(len, self.sentences))
+    start: int  # index of its first token in the passage
+    tokens: list[str]
 
 
 class Passage(NamedTuple):
+    """A text with its tokens."""
+
     text: str
     offsets: list[tuple[int, int]]  # of every token: text[start:end] is the token
-    sentences: list[int]  # the token that each sentence begins with
+    sentences: list[int]  # the first token of each sentence
     windows: list[Window]
 
     def span(self, start: int, end: int) -> tuple[int, int] | None:
-        """The fewest tokens, first and last, that cover text[start:end]; None where no token stands.
+        """Return the first and last of the fewest tokens that cover text[start:end]; None if there is no token.
 
         >>> make_passage("It's Jan.", ["It", "'s", "Jan", "."]).span(5, 8)
         (2, 2)
@@ -43,198 +60,66 @@ class Passage(NamedTuple):
         return (first, last) if first <= last and start < end else None
 
     def marked(self, start: int, end: int) -> str:
-        """The sentence (or sentences) around text[start:end] on one line, with brackets around those characters."""
+        """Return the sentences around text[start:end] on one line, with brackets around those characters."""
         covered = self.span(start, end) or (0, 0)
-        begin = self.sentences[bisect_right(self.sentences, covered[0]) - 1]
-        after = bisect_right(self.sentences, covered[1])
-        stop = self.sentences[after] - 1 if after < len(self.sentences) else len(self.offsets) - 1
-        left, right = self.offsets[begin][0], self.offsets[stop][1]
+        first = self.sentences[bisect_right(self.sentences, covered[0]) - 1]
+        next_sentence = bisect_right(self.sentences, covered[1])
+        last = self.sentences[next_sentence] - 1 if next_sentence < len(self.sentences) else len(self.offsets) - 1
+        left, right = self.offsets[first][0], self.offsets[last][1]
         return " ".join(f"{self.text[left:start]}[{self.text[start:end]}]{self.text[end:right]}".split())
 
 
-def make_passage(
-    text: str,
-    tokens: Sequence[str],
-    *,
-    sentences: Sequence[int] = (0,),
-    split_sentences: bool = False,
-    window: int | None = None,
-) -> Passage:
-    """`sentences` are the tokens that sentences begin with. A longer text is read by windows of `window` tokens,
-    each half a window on from the one before; without `window` it is read as a whole."""
-    starts = _window_starts(len(tokens), window)
-    windows = []
-    for start in starts:
-        end = len(tokens) if window is None else min(start + window, len(tokens))
-        cuts = [start, *(cut for cut in sentences if start < cut < end)] if split_sentences else [start]
-        windows.append(Window(start, [list(tokens[i:j]) for i, j in zip(cuts, [*cuts[1:], end])]))
-    return Passage(text, locate(text, tokens), list(sentences), windows)
-
-
-def locate(text: str, tokens: Iterable[str]) -> list[tuple[int, int]]:
-    """Where each token stands: all of `text` but white space, in order.
-
-    >>> locate("I  can't", ["I", "ca", "n't"])
-    [(0, 1), (3, 5), (5, 8)]
-    """
-    offsets, end = [], 0
-    for token in tokens:
-        start = text.find(token, end)
-        if start < 0 or text[end:start].strip():
-            raise InputError(
-                f"Expected the token {token!r} after character {end} of its text, found {text[end : end + 40]!r}. "
-                "Tokens must be pieces of the text as it stands, in its order."
-            )
-        end = start + len(token)
-        offsets.append((start, end))
-    if text[end:].strip():
-        raise InputError(f"Expected tokens for all of a text, found none for its end {text[end : end + 40]!r}.")
-    return offsets
-
-
-def tokenize(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[list[str]]]:
-    """For every text its sentences; all at once, as reading them one by one costs much more."""
-    types, ids, lengths, text_of = tokenizer.encode(texts)
-    result: list[list[list[str]]] = [[] for _ in texts]
-    start = 0
-    tokens = [types[i] for i in ids.tolist()]
-    for length, number in zip(lengths.tolist(), text_of.tolist()):
-        result[number].append(tokens[start : start + length])
-        start += length
-    return result
-
-
-def _window_starts(n_tokens: int, window: int | None) -> range:
-    """The last window is not longer than the others, and no window lies within another."""
-    if window is None or n_tokens <= window:
-        return range(1)
-    step = max(window // 2, 1)
-    return range(0, n_tokens - window + step, step)
-
-
-T = TypeVar("T")
-_NAMES = {dict: "an object", list: "a list", str: "a string", int: "a whole number"}
-
-
-class Record(NamedTuple):
-    """A question as its file has it."""
-
-    where: str  # for messages
-    id: str
-    question: str
-    context: str
-    answers: list[tuple[str, int]] | None  # text, and the character of the context where it starts
-
-
-def read_records(path: str | Path) -> list[Record]:
-    """SQuAD JSON, or lines such as {"context": "…", "question": "…"} (with "id" and "answers" where wanted)."""
-    text = "\n".join(read_lines(path))
-    try:
-        return list(_squad_records(json.loads(text), str(path)))
-    except (json.JSONDecodeError, RecursionError) as error:
-        lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-        if len(lines) > 1 and _is_json(lines[0][1]):
-            return [_line_record(parse_object(line, path, n), n, f"{path}: line {n}") for n, line in lines]
-        raise InputError(
-            f"{path}: expected JSON, either of SQuAD or an object on every line: {error}. To ask about a plain text, "
-            "ask with --question."
-        ) from error
-
-
-def _squad_records(content: Any, where: str) -> Iterator[Record]:
-    if isinstance(content, dict) and "question" in content:  # JSON lines, of which there is one
-        yield _line_record(content, 1, where)
-        return
-    for i, article in enumerate(_get(content, "data", list, where), 1):
-        title = article.get("title", "") if isinstance(article, dict) else ""
-        in_article = f"{where}: article {i}" + (f" ({title})" if title else "")
-        for j, paragraph in enumerate(_get(article, "paragraphs", list, in_article), 1):
-            in_paragraph = f"{in_article}, paragraph {j}"
-            context = _get(paragraph, "context", str, in_paragraph)
-            for k, question in enumerate(_get(paragraph, "qas", list, in_paragraph), 1):
-                id_ = str(question.get("id", k)) if isinstance(question, dict) else str(k)
-                yield _record(question, context, id_, f"{in_paragraph}, question {id_}")
-
-
-def _line_record(content: Any, number: int, where: str) -> Record:
-    context = _get(content, "context", str, where)
-    return _record(content, context, str(content.get("id", number - 1)), where)
-
-
-def _record(content: Any, context: str, id_: str, where: str) -> Record:
-    question = _get(content, "question", str, where)
-    if "answers" not in content:
-        return Record(where, id_, question, context, None)
-    answers = _get(content, "answers", list, where)
-    pairs = [(_get(answer, "text", str, where), _get(answer, "answer_start", int, where)) for answer in answers]
-    return Record(where, id_, question, context, pairs)
-
-
-def _get(content: Any, key: str, kind: type[T], where: str) -> T:
-    """content[key], which should be of `kind`."""
-    if not isinstance(content, dict):
-        raise InputError(f"{where}: expected an object with the key {key!r}, found {content!r:.60}.")
-    if key not in content:
-        raise InputError(f"{where}: expected the key {key!r}, found {', '.join(map(repr, content)) or 'none'}.")
-    value = content[key]
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise InputError(f"{where}: {key}: expected {_NAMES[kind]}, found {value!r:.60}.")
-    return value
-
-
-def _is_json(line: str) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except (json.JSONDecodeError, RecursionError):
-        return False
-
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class QuestionData:
-    """[data] of a configuration."""
-
-    max_context: int = 400  # tokens; questions about longer passages are not trained on
-    max_answer: int = 17  # tokens; questions with longer answers are not trained on
-    split_sentences: bool = False  # each sentence goes through the biLM by itself, not the passage as a whole
-    lang: str = "en"  # whose rules split text into tokens
-
-    def __post_init__(self) -> None:
-        for name in ("max_context", "max_answer"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1 token, got {getattr(self, name)}.")
-
-
 class Answer(NamedTuple):
+    """A reference answer."""
+
     text: str
-    first: int  # tokens of the passage, the fewest that cover the answer
+    first: int  # tokens of the passage: the fewest that cover the answer
     last: int
 
 
 class Question(NamedTuple):
+    """A question about a passage."""
+
     id: str
     text: str
     tokens: list[str]
     passage: Passage
-    answers: list[Answer] | None  # None where they are not known
+    answers: list[Answer] | None  # None if they are to be predicted
 
 
 def read_squad(path: Path, options: QuestionData) -> list[Question]:
-    """Every question of a file with its answers."""
-    records = read_records(path)
+    """Read every question of a file with its answers.
+
+    Raises:
+        InputError: The file is malformed, or a question has no answer.
+    """
+    records = _read_records(path)
     unanswered = next((record for record in records if not record.answers), None)
     if unanswered is not None:
         raise InputError(
-            f"{unanswered.where}: expected one or more answers, found none. SQuAD 1.1 has an answer to every "
-            "question: leave the others out."
+            f"{unanswered.where}: expected one or more answers, found none. Every question of SQuAD 1.1 has an answer: "
+            "remove questions without one."
         )
-    return _questions(records, lang=options.lang, split_sentences=options.split_sentences, window=None)
+    return _questions(records, options, window=None)
 
 
-def trainable(questions: Sequence[Question], options: QuestionData) -> list[Question]:
-    """Those whose passage is short enough and that have an answer that is; one log line counts the others."""
+def read_questions(source: Source, options: QuestionData) -> list[Question]:
+    """Read questions without answers: those of `source`, asked about each of its texts, or those of a JSON file."""
+    texts = getattr(source, "texts", None)
+    if not source.questions:
+        records = _read_records(source.path, " To ask about a plain text, use --question.")
+    else:
+        contexts = ["\n".join(read_lines(source.path))] if texts is None else texts
+        for context in contexts:
+            if not isinstance(context, str):
+                raise InputError(f"Expected passages as strings, got {short_repr(context)}.")
+        asked = [(question, context) for context in contexts for question in source.questions]
+        records = [_Record(source.path, str(number), *pair, None) for number, pair in enumerate(asked)]
+    return _questions(records, settings_of(source, options), window=options.max_context)
+
+
+def filter_trainable(questions: Sequence[Question], options: QuestionData) -> list[Question]:
+    """Return the questions whose passage and at least one answer are within the limits; log how many are dropped."""
     short = [question for question in questions if len(question.passage.offsets) <= options.max_context]
     kept = []
     for question in short:
@@ -251,60 +136,74 @@ def trainable(questions: Sequence[Question], options: QuestionData) -> list[Ques
     return kept
 
 
-def read_questions(source: Source, options: QuestionData) -> list[Question]:
-    """With `source.questions`, they are asked about the whole file; else the file is JSON that has its own."""
-    if not source.questions:
-        records = read_records(source.path)
-    else:
-        text = "\n".join(read_lines(source.path))
-        records = [
-            Record(source.path, str(number), question, text, None) for number, question in enumerate(source.questions)
-        ]
-    return _questions(
-        records,
-        lang=source.lang,
-        split_sentences=options.split_sentences,
-        window=options.max_context,
-    )
+def make_passage(
+    text: str, tokens: Sequence[str], *, sentences: Sequence[int] = (0,), window: int | None = None
+) -> Passage:
+    """Build a passage.
+
+    Args:
+        text: The text.
+        tokens: Its tokens.
+        sentences: The first token of each sentence.
+        window: The longest window, in tokens. Windows of a longer text overlap by half. None for one window.
+    """
+    starts = _window_starts(len(tokens), window)
+    windows = [Window(start, list(tokens[start : None if window is None else start + window])) for start in starts]
+    return Passage(text, locate(text, tokens), list(sentences), windows)
 
 
-def _questions(
-    records: Sequence[Record], *, lang: str | None, split_sentences: bool, window: int | None
-) -> list[Question]:
-    """Tokenised by the rules of `lang`; by white space, each line a sentence, without one. Passages are shared."""
-    tokenizer = Tokenizer(lang) if lang is not None else None
+def _window_starts(n_tokens: int, window: int | None) -> range:
+    """Return the first tokens of windows that cover all tokens; no window lies within another."""
+    if window is None or n_tokens <= window:
+        return range(1)
+    step = max(window // 2, 1)
+    return range(0, n_tokens - window + step, step)
+
+
+class _Record(NamedTuple):
+    """A question as in its file."""
+
+    where: str  # for messages
+    id: str
+    question: str
+    context: str
+    answers: list[tuple[str, int]] | None  # text, and the character of the context at which it starts
+
+
+def _questions(records: Sequence[_Record], options: QuestionData, *, window: int | None) -> list[Question]:
+    """Tokenize questions and passages. Questions about the same text share one passage."""
     contexts = list(dict.fromkeys(record.context for record in records))
     passages = {}
-    for context, parts in zip(contexts, _sentences(contexts, tokenizer)):
-        begins = [0]
-        for part in parts[:-1]:
-            begins.append(begins[-1] + len(part))
-        passages[context] = make_passage(
-            context,
-            [token for part in parts for token in part],
-            sentences=begins,
-            split_sentences=split_sentences,
-            window=window,
-        )
-    asked = _sentences([record.question for record in records], tokenizer)
+    for context, parts in zip(contexts, split_texts(contexts, options)):
+        sentences = [0, *accumulate(len(part) for part in parts[:-1])]
+        tokens = [token for part in parts for token in part]
+        passages[context] = make_passage(context, tokens, sentences=sentences, window=window)
     result = []
-    for record, question in zip(records, asked):
+    for record, parts in zip(records, split_texts([record.question for record in records], options)):
         passage = passages[record.context]
-        for what, is_there in (("question", question), ("context", passage.offsets)):
-            if not is_there:
-                raise InputError(f"{record.where}: expected a {what}, found no words in it. Leave it out.")
-        tokens = [token for sentence in question for token in sentence]
+        for name, tokens_of in (("question", parts), ("context", passage.offsets)):
+            if not tokens_of:
+                raise InputError(f"{record.where}: expected a {name}, found no words in it. Remove the question.")
+        tokens = [token for part in parts for token in part]
         result.append(Question(record.id, record.question, tokens, passage, _answers(record, passage)))
     return result
 
 
-def _sentences(texts: Sequence[str], tokenizer: Tokenizer | None) -> list[list[list[str]]]:
-    if tokenizer is not None:
-        return tokenize(texts, tokenizer)
-    return [[line.split() for line in text.split("\n") if line.strip()] for text in texts]
+def split_texts(texts: Sequence[str], options: TextData) -> list[list[list[str]]]:
+    """Return the sentences of every text. One call for many texts is much faster than one for each."""
+    if options.pretokenized:
+        return [[line.split() for line in text.split("\n") if line.strip()] for text in texts]
+    types, ids, lengths, text_of = tokenizer_for(options.lang).encode(texts)
+    result: list[list[list[str]]] = [[] for _ in texts]
+    tokens = [types[i] for i in ids.tolist()]
+    start = 0
+    for length, number in zip(lengths.tolist(), text_of.tolist()):
+        result[number].append(tokens[start : start + length])
+        start += length
+    return result
 
 
-def _answers(record: Record, passage: Passage) -> list[Answer] | None:
+def _answers(record: _Record, passage: Passage) -> list[Answer] | None:
     if record.answers is None:
         return None
     answers = []
@@ -313,8 +212,71 @@ def _answers(record: Record, passage: Passage) -> list[Answer] | None:
         covered = passage.span(start, start + len(text))
         if found != text or covered is None:
             raise InputError(
-                f"{record.where}: expected the answer {text!r} at character {start} of the context, found {found!r}. "
-                "Correct answer_start, which counts characters (not bytes) from 0."
+                f"{record.where}: expected the answer {short_repr(text)} at character {short_repr(start)} of the "
+                f"context, found {short_repr(found)}. Correct answer_start, which counts characters (not bytes) from 0."
             )
         answers.append(Answer(text, *covered))
     return answers
+
+
+def _read_records(path: str | Path, advice: str = "") -> list[_Record]:
+    """Read SQuAD JSON, or lines such as {"context": "…", "question": "…"} with optional "id" and "answers"."""
+    text = "\n".join(read_lines(path))
+    content, error = _parse_json(text)
+    if error is None:
+        return list(_squad_records(content, str(path)))
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if len(lines) > 1 and isinstance(_parse_json(lines[0][1])[0], dict):
+        return [_line_record(parse_object(line, path, n, _FORMAT), n, f"{path}: line {n}") for n, line in lines]
+    raise InputError(
+        f"{path}: expected JSON, found {shorten(str(error))}. Expected format: {_FORMAT}{advice}"
+    ) from error
+
+
+def _parse_json(text: str) -> tuple[Any, Exception | None]:
+    try:
+        return json.loads(text), None
+    except (ValueError, RecursionError) as error:  # ValueError also for numbers of more than 4,300 digits
+        return None, error
+
+
+def _squad_records(content: Any, where: str) -> Iterator[_Record]:
+    if isinstance(content, dict) and "question" in content:  # JSON lines with a single line
+        yield _line_record(content, 1, where)
+        return
+    for i, article in enumerate(_get(content, "data", list, where), 1):
+        title = shorten(str(article.get("title", ""))) if isinstance(article, dict) else ""
+        in_article = f"{where}: article {i}" + (f" ({title})" if title else "")
+        for j, paragraph in enumerate(_get(article, "paragraphs", list, in_article), 1):
+            in_paragraph = f"{in_article}, paragraph {j}"
+            context = _get(paragraph, "context", str, in_paragraph)
+            for k, question in enumerate(_get(paragraph, "qas", list, in_paragraph), 1):
+                id_ = str(question.get("id", k)) if isinstance(question, dict) else str(k)
+                yield _record(question, context, id_, f"{in_paragraph}, question {shorten(id_)}")
+
+
+def _line_record(content: Any, number: int, where: str) -> _Record:
+    context = _get(content, "context", str, where)
+    return _record(content, context, str(content.get("id", number - 1)), where)
+
+
+def _record(content: Any, context: str, id_: str, where: str) -> _Record:
+    question = _get(content, "question", str, where)
+    if "answers" not in content:
+        return _Record(where, id_, question, context, None)
+    answers = _get(content, "answers", list, where)
+    pairs = [(_get(answer, "text", str, where), _get(answer, "answer_start", int, where)) for answer in answers]
+    return _Record(where, id_, question, context, pairs)
+
+
+def _get(content: Any, key: str, kind: type[T], where: str) -> T:
+    """Return content[key], which must be of type `kind`."""
+    if not isinstance(content, dict):
+        raise InputError(f"{where}: expected an object with the key {key!r}, found {short_repr(content)}.")
+    if key not in content:
+        found = shorten(", ".join(map(repr, content))) or "none"
+        raise InputError(f"{where}: expected the key {key!r}, found {found}. Expected format: {_FORMAT}")
+    value = content[key]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise InputError(f"{where}: {key}: expected {_TYPE_NAMES[kind]}, found {short_repr(value)}.")
+    return value
