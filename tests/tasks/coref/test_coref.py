@@ -49,7 +49,7 @@ def test_the_score_holds_the_metric():
 
 def test_clusters_are_shown_in_brackets_and_listed():
     assert Coref().show(DOCUMENT, DOCUMENT.clusters) == (
-        "[1 Anna] saw [2 [1 her] brother] .\n[2 He] waved .\n\n1: Anna | her\n2: her brother | He"
+        "[1 Anna] saw [2 [1 her] brother] .\n[2 He] waved .\n\n1: Anna | her\n2: her brother | He\n"
     )
 
 
@@ -84,6 +84,7 @@ def test_a_blank_line_ends_a_document(tmp_path):
     ]
     assert [document.part for document in documents] == ["0", "1"]
     assert documents[0].clusters is None
+    assert [[place.line for place in document.places] for document in documents] == [[2, 3], [6]]
 
 
 def test_raw_text_is_split_into_sentences(tmp_path):
@@ -91,6 +92,11 @@ def test_raw_text_is_split_into_sentences(tmp_path):
     path.write_text("Anna slept. She snored.\n")
     (document,) = Coref().read_input(Source(str(path)), CorefData(), {})
     assert document.sentences == [["Anna", "slept", "."], ["She", "snored", "."]]
+    (mentions_,) = Coref().record(document, [[Mention(0, 1), Mention(3, 4)]])["clusters"]
+    assert mentions_ == [
+        {"start": 0, "end": 1, "line": 1, "start_char": 0, "end_char": 4, "text": "Anna"},
+        {"start": 3, "end": 4, "line": 1, "start_char": 12, "end_char": 15, "text": "She"},
+    ]
 
 
 @pytest.mark.parametrize("place", ["input", "output", "both"])

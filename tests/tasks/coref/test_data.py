@@ -15,8 +15,8 @@ from torchelmo.tasks.coref.data import (
     Mention,
     crop,
     document_lines,
-    in_order,
     read_documents,
+    sort_clusters,
     write_documents,
 )
 
@@ -151,7 +151,7 @@ def documents(draw):
     cut = draw(st.integers(0, n_tokens))
     words = [f"w{i}" for i in range(n_tokens)]
     sentences = [part for part in (words[:cut], words[cut:]) if part]
-    return Document("nw/x", "000", sentences, [], "nw", in_order(c for c in clusters.values() if c))
+    return Document("nw/x", "000", sentences, [], "nw", sort_clusters(c for c in clusters.values() if c))
 
 
 @given(document=documents())

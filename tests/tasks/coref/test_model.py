@@ -118,7 +118,8 @@ def test_gold_mentions_wider_than_any_span_do_no_harm():
 
 
 def test_size_of_pieces_changes_nothing():
-    whole, pieces = build(), build(dataclasses.replace(SMALL, at_once=7))
+    whole, pieces = build(), build()
+    pieces.mentions.chunk_size = pieces.antecedents.chunk_size = 7
     pieces.load_state_dict(whole.state_dict())
     for a, b in zip(DOCUMENTS, DOCUMENTS):
         torch.testing.assert_close(whole.rank(a).scores, pieces.rank(b).scores)
@@ -150,15 +151,15 @@ def test_clusters_follow_the_links():
 
 def test_training_sees_another_piece_of_a_long_document_each_time_and_prediction_all_of_it():
     model = build(dataclasses.replace(SMALL, max_sentences=2)).train()
-    pieces = [model._piece(DOCUMENTS[0]) for _ in range(20)]
+    pieces = [model._training_part(DOCUMENTS[0]) for _ in range(20)]
     assert {tuple(piece.sentences[0]) for piece in pieces} == {tuple(s) for s in DOCUMENTS[0].sentences[:2]}
     assert all(piece in (crop(DOCUMENTS[0], 0, 2), crop(DOCUMENTS[0], 1, 2)) for piece in pieces)
     torch.manual_seed(4)
-    first = model._piece(DOCUMENTS[0])
+    first = model._training_part(DOCUMENTS[0])
     torch.manual_seed(4)
-    assert model._piece(DOCUMENTS[0]) == first
-    assert model.eval()._piece(DOCUMENTS[0]) == DOCUMENTS[0]
-    assert build(dataclasses.replace(SMALL, max_sentences=0)).train()._piece(DOCUMENTS[0]) == DOCUMENTS[0]
+    assert model._training_part(DOCUMENTS[0]) == first
+    assert model.eval()._training_part(DOCUMENTS[0]) == DOCUMENTS[0]
+    assert build(dataclasses.replace(SMALL, max_sentences=0)).train()._training_part(DOCUMENTS[0]) == DOCUMENTS[0]
 
 
 def test_speakers_and_genre_change_the_scores():
@@ -193,7 +194,6 @@ def test_a_document_of_one_word():
     ("settings", "words"),
     [
         ({"hidden_dim": 0}, ("hidden_dim", 0)),
-        ({"at_once": 0}, ("at_once", 0)),
         ({"dropout": 1.0}, ("dropout", 1.0)),
         ({"spans_per_token": 0.0}, ("spans_per_token", 0.0)),
         ({"max_sentences": -1}, ("max_sentences", -1)),
@@ -205,8 +205,8 @@ def test_settings_that_cannot_be(settings, words):
 
 
 def test_the_defaults_are_the_published_sizes():
-    assert dataclasses.asdict(CorefConfig()) | {"at_once": 0} == {
+    assert dataclasses.asdict(CorefConfig()) == {
         "hidden_dim": 200, "ffnn_dim": 150, "ffnn_layers": 2, "feature_dim": 20, "max_width": 10,
         "spans_per_token": 0.4, "n_antecedents": 250, "max_sentences": 50, "lexical_dropout": 0.5, "dropout": 0.2,
-        "singletons": False, "at_once": 0,
+        "singletons": False,
     }  # fmt: skip

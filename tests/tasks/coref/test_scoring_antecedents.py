@@ -13,7 +13,7 @@ N, DIM = 9, 5
 SPEAKERS = [0, 1, 2, 1, 1, 0, 2, 2, 1]
 
 
-def make(n_antecedents=4, at_once=1000, dropout=0.0, n_genres=2):
+def make(n_antecedents=4, chunk_size=1000, dropout=0.0, n_genres=2):
     return AntecedentScorer(
         DIM,
         n_antecedents=n_antecedents,
@@ -22,7 +22,7 @@ def make(n_antecedents=4, at_once=1000, dropout=0.0, n_genres=2):
         feature_dim=3,
         n_genres=n_genres,
         dropout=dropout,
-        at_once=at_once,
+        chunk_size=chunk_size,
     )
 
 
@@ -46,9 +46,9 @@ def test_a_genre_that_no_training_document_is_without_adds_nothing_where_it_is_n
 
 
 @pytest.mark.parametrize("n_antecedents", [1, 4, 8, 250])
-@pytest.mark.parametrize("at_once", [3, 1000])
-def test_scores_are_those_of_each_pair(n_antecedents, at_once):
-    scorer = make(n_antecedents, at_once)
+@pytest.mark.parametrize("chunk_size", [3, 1000])
+def test_scores_are_those_of_each_pair(n_antecedents, chunk_size):
+    scorer = make(n_antecedents, chunk_size)
     spans, mention_scores = torch.randn(N, DIM), torch.randn(N)
     scores = scorer(spans, mention_scores, torch.tensor(SPEAKERS), 1)
     assert scores.shape == (N, 1 + min(n_antecedents, N - 1))
@@ -82,9 +82,9 @@ def test_one_span_has_only_the_dummy():
 
 
 def test_pieces_change_no_gradient_not_even_with_dropout_that_is_drawn_again():
-    def gradients(at_once, dropout):
+    def gradients(chunk_size, dropout):
         torch.manual_seed(5)
-        scorer = make(4, at_once, dropout)
+        scorer = make(4, chunk_size, dropout)
         spans, mention_scores = torch.randn(N, DIM, requires_grad=True), torch.randn(N, requires_grad=True)
         scores = scorer(spans, mention_scores, torch.tensor(SPEAKERS), 2)
         loss = marginal_loss(scores, torch.tensor([0, 1, 0, -1, 1, 0, -1, 2, 0]))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchelmo.tasks.coref.data import Mention
-from torchelmo.tasks.coref.scoring import MentionScorer, SpanEncoder, Tokens, prune, span_grid, windows
+from torchelmo.tasks.coref.scoring import MentionScorer, SpanEncoder, Tokens, prune, shift_windows, span_grid
 
 pytestmark = pytest.mark.usefixtures("in_float64")
 
@@ -14,9 +14,9 @@ MAX_WIDTH = 3
 LENGTHS = [4, 1, 2]
 
 
-def make(at_once=1000, dropout=0.0):
+def make(chunk_size=1000, dropout=0.0):
     encoder = SpanEncoder(5, 4, max_width=MAX_WIDTH, feature_dim=2, dropout=dropout)
-    scorer = MentionScorer(encoder, hidden_dim=6, n_layers=2, dropout=dropout, at_once=at_once, n_scores=2)
+    scorer = MentionScorer(encoder, hidden_dim=6, n_layers=2, dropout=dropout, chunk_size=chunk_size, n_scores=2)
     return encoder, scorer
 
 
@@ -46,8 +46,8 @@ def test_the_grid_holds_every_span_of_every_sentence():
 
 def test_windows_end_with_zeros():
     x = torch.tensor([[1.0], [2.0], [3.0]])
-    assert windows(x, 2).squeeze(2).tolist() == [[1, 2], [2, 3], [3, 0]]
-    assert windows(x, 1).squeeze(2).tolist() == [[1], [2], [3]]
+    assert shift_windows(x, 2).squeeze(2).tolist() == [[1, 2], [2, 3], [3, 0]]
+    assert shift_windows(x, 1).squeeze(2).tolist() == [[1], [2], [3]]
 
 
 def test_a_span_is_its_ends_its_head_and_its_width():
@@ -67,9 +67,9 @@ def test_far_apart_head_scores_stay_finite():
     torch.testing.assert_close(g[0, 10:14], tokens.words[1])
 
 
-@pytest.mark.parametrize("at_once", [1, 6, 1000])  # one row, two rows, all
-def test_mention_scores_of_all_spans_are_those_of_each(at_once):
-    encoder, scorer = make(at_once)
+@pytest.mark.parametrize("chunk_size", [1, 6, 1000])  # one row, two rows, all
+def test_mention_scores_of_all_spans_are_those_of_each(chunk_size):
+    encoder, scorer = make(chunk_size)
     tokens = make_tokens()
     scores = scorer(encoder, tokens)
     for t, w in span_grid(LENGTHS, MAX_WIDTH).nonzero().tolist():
@@ -79,9 +79,9 @@ def test_mention_scores_of_all_spans_are_those_of_each(at_once):
 
 def test_pieces_change_no_gradient():
     gradients = []
-    for at_once in (1000, 4):
+    for chunk_size in (1000, 4):
         torch.manual_seed(3)
-        encoder, scorer = make(at_once)
+        encoder, scorer = make(chunk_size)
         tokens = Tokens(*(part.requires_grad_() for part in make_tokens()))
         scorer(encoder, tokens)[span_grid(LENGTHS, MAX_WIDTH)].square().sum().backward()
         gradients.append([p.grad for p in (*tokens, *scorer.parameters(), encoder.width.weight)])

@@ -1,6 +1,7 @@
-"""The columns of the CoNLL-2012 shared task: document, part, index, word, …, speaker (the tenth), …, clusters (last).
+"""Documents with coreference clusters, and files with the columns of the CoNLL-2012 shared task.
 
-A cluster opens with "(7", closes with "7)", and is "(7)" on a mention of one token; "|" stands between several.
+The columns are document, part, index, word, …, speaker (the tenth), …, clusters (the last). A mention of cluster 7
+starts with "(7" and ends with "7)", or is "(7)" if it has one token; "|" separates several.
 """
 
 import logging
@@ -11,34 +12,50 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
-from torchelmo.errors import InputError, MissingFileError
+from torchelmo.errors import InputError, MissingFileError, short_repr, shorten
 from torchelmo.files import atomic_write, read_lines
+from torchelmo.text.places import Place, TextData
 from torchelmo.text.reading import malformed
+
+_log = logging.getLogger(__name__)
+_BEGIN = re.compile(r"#begin document \((.*)\)(?:; part (\S+))?\s*")
+_PART = re.compile(r"(\(?)([^()|]+)(\)?)")
+_EMPTY_CELLS = ("", "-", "_", "*")
+_WORD, _SPEAKER = 3, 9
+_N_COLUMNS = 12  # with a speaker; some files have only the columns up to the word, and the clusters
+_SUFFIXES = ("conll", "conll.gz", "conll.bz2", "conll.xz")
+_FORMAT = (
+    "the columns of CoNLL-2012 between '#begin document (name); part 000' and '#end document': document, part, index, "
+    "word, …, clusters such as (7, 7) or (7)."
+)
 
 
 class Mention(NamedTuple):
-    """Tokens `start` up to, not including, `end`; both count from the beginning of the document."""
+    """The tokens from `start` up to, but not including, `end`, counted from the start of the document."""
 
     start: int
     end: int
 
 
 class Document(NamedTuple):
+    """A document, or a part of one."""
+
     name: str
     part: str
     sentences: list[list[str]]  # none of them empty
-    speakers: list[str]  # of every token of the document; empty where the data has none
-    genre: str  # "bn" of "bn/abc/00/abc_0001"; "" where the name has no such beginning
-    clusters: list[list[Mention]] | None  # None: not annotated. Mentions are sorted, clusters by their first mention.
+    speakers: list[str]  # of every token of the document; empty if unknown
+    genre: str  # "bn" for "bn/abc/00/abc_0001"; "" if the name has no "/"
+    clusters: list[list[Mention]] | None  # sorted by first mention, mentions sorted; None if to be predicted
+    places: list[Place | None] | None = None  # of every sentence in a text to predict
 
 
 @dataclass(frozen=True)
-class CorefData:
-    """[data] of a configuration: the files say all there is to know."""
+class CorefData(TextData):
+    """[data]: the tokenization of text to predict."""
 
 
 def sentence_bounds(sentences: Sequence[Sequence[str]]) -> list[int]:
-    """Where every sentence begins in the document, and at last where the document ends.
+    """Return the index of the first token of every sentence, and the number of tokens.
 
     >>> sentence_bounds([["He", "slept", "."], ["Why", "?"]])
     [0, 3, 5]
@@ -46,13 +63,13 @@ def sentence_bounds(sentences: Sequence[Sequence[str]]) -> list[int]:
     return list(accumulate((len(sentence) for sentence in sentences), initial=0))
 
 
-def in_order(clusters: Iterable[Iterable[Mention]]) -> list[list[Mention]]:
-    """The same clusters, each sorted, by their first mention."""
+def sort_clusters(clusters: Iterable[Iterable[Mention]]) -> list[list[Mention]]:
+    """Return the clusters sorted by their first mention, each with sorted mentions."""
     return sorted(sorted(cluster) for cluster in clusters)
 
 
 def crop(document: Document, first: int, n_sentences: int) -> Document:
-    """Only sentences `first` to `first + n_sentences`, with the mentions that lie in them."""
+    """Return the part of a document from sentence `first`, of `n_sentences`, with the mentions inside it."""
     bounds = sentence_bounds(document.sentences)
     sentences = document.sentences[first : first + n_sentences]
     start, end = bounds[first], bounds[first + len(sentences)]
@@ -66,17 +83,13 @@ def crop(document: Document, first: int, n_sentences: int) -> Document:
     return document._replace(sentences=sentences, speakers=document.speakers[start:end], clusters=clusters)
 
 
-_log = logging.getLogger(__name__)
-_BEGIN = re.compile(r"#begin document \((.*)\)(?:; part (\S+))?\s*")
-_PART = re.compile(r"(\(?)([^()|]+)(\)?)")
-_NOTHING = ("", "-", "_", "*")
-_WORD, _SPEAKER = 3, 9
-_N_COLUMNS = 12  # the first that can have a speaker: some files have only those up to the word, and the clusters
-_SUFFIXES = ("conll", "conll.gz", "conll.bz2", "conll.xz")
-
-
 def read_documents(path: str | Path) -> list[Document]:
-    """All documents of a file, or of all files in a folder whose names end in "conll", compressed or not."""
+    """Read all documents of a file, or of all files of a folder whose names end in "conll", plain or compressed.
+
+    Raises:
+        InputError: A line is malformed.
+        MissingFileError: There is no such file.
+    """
     path = Path(path)
     if not path.is_dir():
         return list(_read_file(path))
@@ -87,14 +100,14 @@ def read_documents(path: str | Path) -> list[Document]:
 
 
 def write_documents(path: str | Path, documents: Iterable[Document]) -> None:
-    """Columns that `read_documents` and the reference scorer read, tabs between them."""
+    """Write documents in columns separated by tabs, for `read_documents` and the reference scorer."""
     with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
         for document in documents:
             stream.writelines(f"{line}\n" for line in document_lines(document))
 
 
 def document_lines(document: Document) -> Iterator[str]:
-    """One document with its #begin and #end."""
+    """Yield the lines of one document, from #begin to #end."""
     cells = _cells(document.clusters or [], sum(map(len, document.sentences)), f"{document.name}, part {document.part}")
     place = 0
     yield f"#begin document ({document.name}); part {document.part}"
@@ -114,14 +127,16 @@ def _read_file(path: Path) -> Iterator[Document]:
     for number, line in enumerate(read_lines(path), 1):
         if line.startswith("#begin document"):
             if draft is not None:
-                raise malformed(path, number, f"the #end of the document that begins on line {draft.line}", line)
+                raise malformed(
+                    path, number, f"#end document for the #begin on line {draft.line}", short_repr(line), _FORMAT
+                )
             match = _BEGIN.fullmatch(line)
             if match is None:
-                raise malformed(path, number, "'#begin document (name); part 000'", repr(line))
+                raise malformed(path, number, "'#begin document (name); part 000'", short_repr(line), _FORMAT)
             draft = _Draft(path, number, match[1], match[2] or "0")
         elif draft is None:
             if line.strip() and not line.startswith("#"):
-                raise malformed(path, number, "'#begin document (name); part 000' before any token", repr(line))
+                raise malformed(path, number, "'#begin document (name); part 000' first", short_repr(line), _FORMAT)
         elif line.startswith("#end document"):
             yield draft.finish()
             draft = None
@@ -133,19 +148,19 @@ def _read_file(path: Path) -> Iterator[Document]:
         raise malformed(path, number, f"'#end document' for the #begin on line {draft.line}", "the end of the file")
 
 
-class _Opened(NamedTuple):
-    place: int
+class _OpenMention(NamedTuple):
+    start: int
     line: int
 
 
 class _Draft:
-    """A document while its lines come in."""
+    """A document while its lines are read."""
 
     def __init__(self, path: Path, line: int, name: str, part: str) -> None:
         self.path, self.line, self.name, self.part = path, line, name, part
         self.sentences: list[list[str]] = [[]]
         self.speakers: list[str] = []
-        self.opened: dict[str, list[_Opened]] = {}
+        self.opened: dict[str, list[_OpenMention]] = {}
         self.clusters: dict[str, set[Mention]] = {}
 
     def end_sentence(self) -> None:
@@ -153,20 +168,21 @@ class _Draft:
             self.sentences.append([])
 
     def add(self, number: int, line: str) -> None:
-        # Some files leave the last column empty, which only tabs can show.
+        # The last column may be empty in files with tabs.
         row = [cell.strip(" ") for cell in line.split("\t")] if "\t" in line else [c for c in line.split(" ") if c]
         if len(row) <= _WORD + 1 or not row[_WORD]:
             expected = "at least 5 columns (document, part, index, word, …, clusters)"
-            raise malformed(self.path, number, expected, f"{len(row)} in {line!r}")
+            raise malformed(self.path, number, expected, f"{len(row)} in {short_repr(line)}", _FORMAT)
         speaker = row[_SPEAKER] if len(row) >= _N_COLUMNS else ""
         self._mark(number, row[-1])
         self.sentences[-1].append(row[_WORD].removeprefix("/") if row[_WORD] in ("/.", "/?") else row[_WORD])
-        self.speakers.append("" if speaker in _NOTHING else speaker)
+        self.speakers.append("" if speaker in _EMPTY_CELLS else speaker)
 
     def finish(self) -> Document:
         for cluster, opened in self.opened.items():
             if opened:
-                expected = f"'{cluster})' later in the document for '({cluster}' on this line"
+                name = shorten(cluster)
+                expected = f"'{name})' later in the document for '({name}' on this line"
                 raise malformed(self.path, opened[-1].line, expected, "none")
         sentences = [sentence for sentence in self.sentences if sentence]
         if not sentences:
@@ -177,49 +193,51 @@ class _Draft:
             sentences=sentences,
             speakers=self.speakers if any(self.speakers) else [],
             genre=self.name.split("/")[0] if "/" in self.name else "",
-            clusters=in_order(self._merged()),
+            clusters=sort_clusters(self._merged_clusters()),
         )
 
     def _mark(self, number: int, cell: str) -> None:
         place = len(self.speakers)
-        for part in () if cell in _NOTHING else cell.split("|"):
+        for part in () if cell in _EMPTY_CELLS else cell.split("|"):
             match = _PART.fullmatch(part)
             if match is None or not (match[1] or match[3]):
-                raise malformed(self.path, number, "clusters such as (7, 7) or (7) with | between them", repr(cell))
+                raise malformed(
+                    self.path, number, "clusters such as (7, 7) or (7), separated by |", short_repr(cell), _FORMAT
+                )
             stack = self.opened.setdefault(match[2], [])
             if match[1]:
-                stack.append(_Opened(place, number))
+                stack.append(_OpenMention(place, number))
             if match[3]:
                 if not stack:
-                    raise malformed(self.path, number, f"'({match[2]}' before it is closed", repr(cell))
-                self.clusters.setdefault(match[2], set()).add(Mention(stack.pop().place, place + 1))
+                    raise malformed(self.path, number, f"'({shorten(match[2])}' before it is closed", short_repr(cell))
+                self.clusters.setdefault(match[2], set()).add(Mention(stack.pop().start, place + 1))
 
-    def _merged(self) -> list[set[Mention]]:
-        """A few documents of CoNLL-2012 have one mention in two clusters: what is the same is one cluster."""
+    def _merged_clusters(self) -> list[set[Mention]]:
+        """Merge clusters that share a mention, as in a few documents of CoNLL-2012."""
         of: dict[Mention, set[Mention]] = {}
         for name, cluster in self.clusters.items():
             for other in [of[mention] for mention in cluster if mention in of]:
                 if other is not cluster:
                     where = f"{self.path}: line {self.line}"
-                    _log.warning("%s: cluster %s shares a mention with another: they are taken as one.", where, name)
+                    _log.warning("%s: cluster %s shares a mention with another one: they are merged.", where, name)
                     cluster |= other
             of.update((mention, cluster) for mention in cluster)
         return list({id(cluster): cluster for cluster in of.values()}.values())
 
 
 def _cells(clusters: Sequence[Sequence[Mention]], n_tokens: int, where: str) -> list[str]:
-    """The last column, one cell per token."""
+    """Return the last column, one cell per token."""
     closing: list[list[str]] = [[] for _ in range(n_tokens)]
     opening: list[list[str]] = [[] for _ in range(n_tokens)]
     for number, cluster in enumerate(clusters):
-        around: list[Mention] = []  # those that are open where the next one begins
+        around: list[Mention] = []  # mentions that contain the start of the next one
         for mention in sorted(cluster, key=lambda m: (m.start, -m.end)):
             while around and around[-1].end <= mention.start + 1:
                 around.pop()
             if around and around[-1].end < mention.end:
                 raise InputError(
-                    f"{where}: expected mentions of one cluster to nest, found {tuple(around[-1])} crossing "
-                    f"{tuple(mention)}. Brackets cannot show that: leave one of the two out."
+                    f"{where}: expected mentions of one cluster that nest, found {tuple(around[-1])} crossing "
+                    f"{tuple(mention)}. Brackets cannot represent that: remove one of the two."
                 )
             around.append(mention)
             if mention.end - mention.start == 1:
@@ -227,5 +245,5 @@ def _cells(clusters: Sequence[Sequence[Mention]], n_tokens: int, where: str) -> 
             else:
                 opening[mention.start].append(f"({number}")
                 closing[mention.end - 1].append(f"{number})")
-    # What ends here comes before what begins here, or "(7" … "(7|7)" would close the wrong one.
+    # Mentions that end here come before those that start here: "(7" … "(7|7)" would close the wrong one.
     return ["|".join([*ends, *begins]) for ends, begins in zip(closing, opening)]

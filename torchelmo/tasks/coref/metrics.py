@@ -1,7 +1,7 @@
-"""MUC, B³ and CEAFφ4 as the reference scorer (v8.01) counts them, and the average of their F1.
+"""MUC, B³ and CEAFφ4 as in the reference scorer (v8.01), and the average of their F1.
 
-Documents are summed before anything is divided. All given mentions count, singletons as well: MUC counts links, and
-so does not see them.
+Counts are summed over documents before they are divided. All mentions count, including singletons; MUC ignores those,
+because it counts links.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ Overlap = NDArray[np.int64]  # (gold clusters, predicted clusters): the mentions
 
 
 class Count(NamedTuple):
-    """Shares found, before division; counts of documents add up."""
+    """Numerators and denominators of recall and precision; those of documents are added."""
 
     recalled: float
     n_gold: float
@@ -30,7 +30,7 @@ class Count(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """Percentages; 0 where there is nothing to divide by, as the reference scorer has it."""
+    """Percentages; 0 if there is nothing to divide by, as in the reference scorer."""
 
     precision: float
     recall: float
@@ -38,7 +38,7 @@ class Measure(NamedTuple):
 
 
 def score_documents(documents: Sequence[Document], predictions: Sequence[Clusters]) -> dict[str, float]:
-    """By name: average, and f1, precision and recall of muc, b3, ceaf and of the mentions alone."""
+    """Return `average`, and f1, precision and recall of muc, b3, ceaf and mentions, by name."""
     totals = {name: Count(0, 0, 0, 0) for name in ("muc", "b3", "ceaf", "mentions")}
     for document, predicted in zip(documents, predictions, strict=True):
         for name, count in count_clusters(document.clusters or [], predicted).items():
@@ -51,7 +51,7 @@ def score_documents(documents: Sequence[Document], predictions: Sequence[Cluster
 
 
 def count_clusters(gold: Clusters, predicted: Clusters) -> dict[str, Count]:
-    """The counts of one document."""
+    """Return the counts of one document."""
     key, response = _distinct(gold), _distinct(predicted)
     overlap = _overlap(key, response)
     sizes, sizes_predicted = np.array([len(c) for c in key]), np.array([len(c) for c in response])
@@ -60,14 +60,14 @@ def count_clusters(gold: Clusters, predicted: Clusters) -> dict[str, Count]:
     similarity = _alignment(2 * overlap / (sizes[:, None] + sizes_predicted[None, :]))
     return {
         "muc": Count(*_links(overlap, sizes), *_links(overlap.T, sizes_predicted)),
-        "b3": Count(_shares(overlap, sizes), n_gold, _shares(overlap.T, sizes_predicted), n_predicted),
+        "b3": Count(_b_cubed(overlap, sizes), n_gold, _b_cubed(overlap.T, sizes_predicted), n_predicted),
         "ceaf": Count(similarity, len(key), similarity, len(response)),
         "mentions": Count(common, n_gold, common, n_predicted),
     }
 
 
 def measure(count: Count) -> Measure:
-    """Precision, recall and their harmonic mean.
+    """Return precision, recall and their harmonic mean.
 
     >>> measure(Count(1, 2, 1, 1)).recall
     50.0
@@ -79,7 +79,7 @@ def measure(count: Count) -> Measure:
 
 
 def report(scores: Mapping[str, float]) -> str:
-    """The scores as a table."""
+    """Return the scores as a text table."""
     rows = [f"{'':10}{'precision':>10}{'recall':>10}{'F1':>10}"]
     for title, name in (("MUC", "muc"), ("B³", "b3"), ("CEAFφ4", "ceaf"), ("mentions", "mentions")):
         values = (scores[f"{name}_{part}"] for part in ("precision", "recall", "f1"))
@@ -88,18 +88,18 @@ def report(scores: Mapping[str, float]) -> str:
 
 
 def require_scipy() -> None:
-    """Say at once, not after an epoch of training, that scores will need another package."""
+    """Raise a ConfigError if SciPy is missing: before training, not at the first score."""
     try:
         import scipy.optimize  # noqa: F401
     except ImportError as error:
         raise ConfigError(
-            "Coreference scores need SciPy for CEAF's best alignment, and it is not installed. "
+            "Coreference scores need SciPy for the alignment of CEAF, and it is not installed. "
             "Install it with: pip install 'torchelmo[tasks]'"
         ) from error
 
 
 def _distinct(clusters: Clusters) -> list[list[Mention]]:
-    """A mention that is given again counts where it came first; clusters that are left empty do not count."""
+    """Keep the first occurrence of every mention, and remove clusters that are then empty."""
     seen: set[Mention] = set()
     distinct = []
     for cluster in clusters:
@@ -111,29 +111,29 @@ def _distinct(clusters: Clusters) -> list[list[Mention]]:
 
 
 def _overlap(gold: Clusters, predicted: Clusters) -> Overlap:
-    places = {mention: column for column, cluster in enumerate(predicted) for mention in cluster}
+    columns = {mention: column for column, cluster in enumerate(predicted) for mention in cluster}
     overlap = np.zeros((len(gold), len(predicted)), dtype=np.int64)
     for row, cluster in enumerate(gold):
         for mention in cluster:
-            if mention in places:
-                overlap[row, places[mention]] += 1
+            if mention in columns:
+                overlap[row, columns[mention]] += 1
     return overlap
 
 
 def _links(overlap: Overlap, sizes: NDArray[np.int64]) -> tuple[float, float]:
-    """MUC: Σ |K| − |p(K)| over Σ |K| − 1, where p(K) are the pieces that the other side leaves of cluster K."""
-    missing = sizes - overlap.sum(axis=1)  # each is a piece by itself
-    pieces = (overlap > 0).sum(axis=1) + missing
-    return float((sizes - pieces).sum()), float((sizes - 1).sum())
+    """Return the counts of MUC: Σ |K| - |p(K)| and Σ |K| - 1, where p(K) is the partition of K by the other side."""
+    n_missing = sizes - overlap.sum(axis=1)  # each is a part of its own
+    n_parts = (overlap > 0).sum(axis=1) + n_missing
+    return float((sizes - n_parts).sum()), float((sizes - 1).sum())
 
 
-def _shares(overlap: Overlap, sizes: NDArray[np.int64]) -> float:
-    """B³: every mention of K counts |K ∩ R| / |K|, where R is its cluster on the other side."""
+def _b_cubed(overlap: Overlap, sizes: NDArray[np.int64]) -> float:
+    """Return the count of B³: Σ |K ∩ R| / |K| over the mentions of K, where R is their cluster on the other side."""
     return float(((overlap**2).sum(axis=1) / sizes).sum())
 
 
 def _alignment(similarity: NDArray[np.float64]) -> float:
-    """CEAF: the greatest sum of φ4 = 2 |K ∩ R| / (|K| + |R|) with every cluster in one pair at most."""
+    """Return the count of CEAF: the maximum of Σ φ4(K, R) = 2 |K ∩ R| / (|K| + |R|) over one-to-one alignments."""
     require_scipy()
     from scipy.optimize import linear_sum_assignment
 

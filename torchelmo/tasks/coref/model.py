@@ -1,6 +1,6 @@
-"""End-to-end coreference (Lee et al., 2017): every span is a possible mention, and each chooses its antecedent.
+"""The end-to-end coreference model (Lee et al. 2017): every span may be a mention, and chooses its antecedent.
 
-tokens -> biLSTM over each sentence -> spans -> mention scores -> the best λT spans -> antecedent scores.
+tokens -> biLSTM over each sentence -> spans -> mention scores -> the best λT spans -> antecedent scores
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torchelmo.config import require_positive, require_share
-from torchelmo.errors import ConfigError
-from torchelmo.tasks.coref.data import Document, Mention, crop, in_order
+from torchelmo.config import Config, Fraction, NonNegativeInt, PositiveFloat, PositiveInt
+from torchelmo.tasks.coref.data import Document, Mention, crop, sort_clusters
 from torchelmo.tasks.coref.scoring import (
     AntecedentScorer,
     MentionScorer,
@@ -31,43 +30,33 @@ from torchelmo.tasks.task import TaskModel
 
 
 @dataclass(frozen=True)
-class CorefConfig:
-    """[model]: the sizes of Lee et al. 2017."""
+class CorefConfig(Config):
+    """[model]: the defaults are those of Lee et al. 2017."""
 
-    hidden_dim: int = 200  # of each direction of the biLSTM
-    ffnn_dim: int = 150
-    ffnn_layers: int = 2
-    feature_dim: int = 20  # of each of span width, distance, speaker and genre
-    max_width: int = 10  # tokens of a span
-    spans_per_token: float = 0.4  # λ: how many spans are kept
-    n_antecedents: int = 250  # K: how many kept spans before it a span may choose from
-    max_sentences: int = 50  # of a document in training, a new piece every time; 0 for all
-    lexical_dropout: float = 0.5  # of what the biLSTM reads
-    dropout: float = 0.2  # of its states, hidden layers and features
-    singletons: bool = False  # also learn which spans are mentions, and predict clusters of one
-    at_once: int = 16384  # spans or pairs that are scored together: bounds the memory, changes nothing else
-
-    def __post_init__(self) -> None:
-        require_positive(self, "hidden_dim", "ffnn_dim", "ffnn_layers", "feature_dim", "max_width", "n_antecedents")
-        require_positive(self, "at_once")
-        require_share(self, "lexical_dropout", "dropout")
-        if self.spans_per_token <= 0:
-            raise ConfigError(f"spans_per_token must be above 0, got {self.spans_per_token}.")
-        if self.max_sentences < 0:
-            raise ConfigError(f"max_sentences must not be negative, got {self.max_sentences}; 0 is for all.")
+    hidden_dim: PositiveInt = 200  # width of each direction of the biLSTM
+    ffnn_dim: PositiveInt = 150
+    ffnn_layers: PositiveInt = 2
+    feature_dim: PositiveInt = 20  # width of each feature: span width, distance, speaker, genre
+    max_width: PositiveInt = 10  # longest span, in tokens
+    spans_per_token: PositiveFloat = 0.4  # λ: the number of spans that are kept
+    n_antecedents: PositiveInt = 250  # K: the number of kept spans before a span that it may choose from
+    max_sentences: NonNegativeInt = 50  # longest part of a document in training, drawn anew each time; 0 for all of it
+    lexical_dropout: Fraction = 0.5  # on the input of the biLSTM
+    dropout: Fraction = 0.2  # on its states, hidden layers and features
+    singletons: bool = False  # also learn which spans are mentions, and predict clusters of one mention
 
 
 class Ranking(NamedTuple):
-    """What the model makes of one document."""
+    """The scores of one document."""
 
-    grid: Tensor  # (tokens, max_width) bool: which spans there are
-    mention_scores: Tensor  # (tokens, max_width): decide which spans are kept, and with singletons which are mentions
+    grid: Tensor  # (tokens, max_width) bool: which spans exist
+    mention_scores: Tensor  # (tokens, max_width): which spans are kept; with singletons, which are mentions
     kept: list[Mention]  # in the order of the text
-    scores: Tensor  # (kept, 1 + antecedents): column 0 is ε, column k the span k places before
+    scores: Tensor  # (kept, 1 + antecedents): column 0 is ε, column k the span k before
 
 
 class CorefModel(TaskModel[Document, list[list[Mention]]]):
-    """`genres` are those of the training documents; a prediction is a list of clusters."""
+    """Predict the clusters of a document. `genres` are those of the training documents."""
 
     def __init__(self, config: CorefConfig, inputs: TokenInput, genres: Sequence[str]) -> None:
         super().__init__()
@@ -91,8 +80,7 @@ class CorefModel(TaskModel[Document, list[list[Mention]]]):
             hidden_dim=config.ffnn_dim,
             n_layers=config.ffnn_layers,
             dropout=config.dropout,
-            at_once=config.at_once,
-            # Alone, a mention must not choose an antecedent: its score as one would have to be high and low at once.
+            # A singleton is a mention that must not choose an antecedent: one score cannot be both high and low.
             n_scores=2 if config.singletons else 1,
         )
         self.antecedents = AntecedentScorer(
@@ -103,12 +91,11 @@ class CorefModel(TaskModel[Document, list[list[Mention]]]):
             feature_dim=config.feature_dim,
             n_genres=len(genres),
             dropout=config.dropout,
-            at_once=config.at_once,
         )
 
     def loss(self, examples: Sequence[Document]) -> Tensor:
-        """The mean over documents of the sum over their spans."""
-        return torch.stack([self._document_loss(self._piece(document)) for document in examples]).mean()
+        """Return the mean over documents of the sum over their spans."""
+        return torch.stack([self._document_loss(self._training_part(document)) for document in examples]).mean()
 
     def predict(self, examples: Sequence[Document]) -> list[list[list[Mention]]]:
         return [self._clusters(self.rank(document)) for document in examples]
@@ -136,13 +123,13 @@ class CorefModel(TaskModel[Document, list[list[Mention]]]):
         )
         return Ranking(grid, mention_scores, kept, scores)
 
-    def _piece(self, document: Document) -> Document:
-        """In training another part of a long document every time."""
+    def _training_part(self, document: Document) -> Document:
+        """Return a random part of a long document in training, otherwise the document."""
         longest = self.config.max_sentences
-        spare = len(document.sentences) - longest
-        if not longest or spare <= 0 or not self.training:
+        n_left_out = len(document.sentences) - longest
+        if not longest or n_left_out <= 0 or not self.training:
             return document
-        return crop(document, int(torch.randint(spare + 1, ()).item()), longest)
+        return crop(document, int(torch.randint(n_left_out + 1, ()).item()), longest)
 
     def _document_loss(self, document: Document) -> Tensor:
         ranking = self.rank(document)
@@ -160,20 +147,20 @@ class CorefModel(TaskModel[Document, list[list[Mention]]]):
         return loss + F.binary_cross_entropy_with_logits(*chosen, reduction="sum")
 
     def _clusters(self, ranking: Ranking) -> list[list[Mention]]:
-        """Those that the chosen antecedents connect; with `singletons` every other span whose score is above 0 too."""
+        """Return the clusters that antecedents connect; with `singletons` also single spans with a score above 0."""
         cluster_of: list[list[Mention]] = []
         for mention, antecedent in zip(ranking.kept, best_antecedents(ranking.scores)):
             cluster_of.append(cluster_of[antecedent] if antecedent < len(cluster_of) else [])
             cluster_of[-1].append(mention)
         distinct = list({id(cluster): cluster for cluster in cluster_of}.values())
         if not self.config.singletons:
-            return in_order(cluster for cluster in distinct if len(cluster) > 1)
+            return sort_clusters(cluster for cluster in distinct if len(cluster) > 1)
         scores = ranking.mention_scores.tolist()
-        return in_order(c for c in distinct if len(c) > 1 or scores[c[0].start][c[0].end - c[0].start - 1] > 0)
+        return sort_clusters(c for c in distinct if len(c) > 1 or scores[c[0].start][c[0].end - c[0].start - 1] > 0)
 
 
 def _speaker_numbers(document: Document, spans: Sequence[Mention]) -> list[int]:
-    """Who says the first token of every span, numbered within the document; 0 for not known."""
+    """Number the speakers of the spans' first tokens within the document; 0 for an unknown speaker."""
     if not document.speakers:
         return [0] * len(spans)
     numbers = {"": 0}

@@ -1,4 +1,7 @@
-"""s(i, j) = s_m(i) + s_m(j) + FFNN_a([g_i; g_j; g_i ⊙ g_j; φ(i, j)]), and 0 for the dummy ε: no antecedent."""
+"""Score spans as mentions, and pairs of spans as mention and antecedent (Lee et al. 2017).
+
+s(i, j) = s_m(i) + s_m(j) + FFNN_a([g_i; g_j; g_i ⊙ g_j; φ(i, j)])        s(i, ε) = 0: no antecedent
+"""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -11,30 +14,20 @@ from torch.utils.checkpoint import checkpoint
 from torchelmo.tasks.coref.data import Mention
 from torchelmo.tasks.layers.basic import FeedForward
 
-
-def in_pieces(function: Callable[[slice], Tensor], n_rows: int, at_once: int) -> Tensor:
-    """`function` of all rows, computed for `at_once` of them at a time.
-
-    Where gradients are wanted, a piece keeps only its result, and is computed once more on the way back.
-    """
-    if n_rows <= at_once:
-        return function(slice(0, n_rows))
-    pieces = [slice(start, min(start + at_once, n_rows)) for start in range(0, n_rows, at_once)]
-    if not torch.is_grad_enabled():
-        return torch.cat([function(piece) for piece in pieces])
-    return torch.cat([checkpoint(function, piece, use_reentrant=False) for piece in pieces])
+CHUNK_SIZE = 16384  # spans or pairs that are scored together: bounds the memory, does not change results
+_BUCKETS = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # the smallest distance of each bucket
 
 
 class Tokens(NamedTuple):
-    """A document without its sentences: one row for every token."""
+    """The token vectors of a document."""
 
     context: Tensor  # (tokens, context_dim), x*: the states of the biLSTM
-    words: Tensor  # (tokens, word_dim), x: what the biLSTM read
-    heads: Tensor  # (tokens,) FFNN_α(x*)
+    words: Tensor  # (tokens, word_dim), x: the input of the biLSTM
+    heads: Tensor  # (tokens,), FFNN_α(x*): scores of tokens as the head of a span
 
 
 class SpanEncoder(nn.Module):
-    """The representation g of some spans, and the first layer over it of all spans."""
+    """Compute the representation g = [x*_start; x*_end; head; width] of spans."""
 
     def __init__(self, context_dim: int, word_dim: int, *, max_width: int, feature_dim: int, dropout: float) -> None:
         super().__init__()
@@ -44,7 +37,7 @@ class SpanEncoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tokens, starts: Tensor, ends: Tensor) -> Tensor:
-        """(spans,) the first token of each and the one after its last -> (spans, dim)."""
+        """Return g of some spans: starts and ends (spans,) -> (spans, dim). An end is the token after the last."""
         steps = torch.arange(self.max_width, device=starts.device)
         places = starts.unsqueeze(1) + steps
         inside = places < ends.unsqueeze(1)  # (spans, max_width)
@@ -55,98 +48,94 @@ class SpanEncoder(nn.Module):
         return torch.cat([tokens.context[starts], tokens.context[ends - 1], head, width], dim=1)
 
     def first_layer(self, tokens: Tokens, linear: nn.Linear) -> Tensor:
-        """`linear`(g) of every span in the grid: (tokens, max_width, linear.out_features).
+        """Return `linear`(g) of all spans: (tokens, max_width, linear.out_features).
 
-        Each part of g is multiplied by its own columns of the weight before the parts are put together: once for
-        every token, not once for every span that it is in.
+        Each part of g is multiplied by its columns of the weight before the parts are added: once for every token,
+        not once for every span that contains it.
         """
         start, end, head, width = linear.weight.split(self.parts, dim=1)
         by_start = F.linear(tokens.context, start, linear.bias)
         by_end = F.linear(tokens.context, end)
         by_width = F.linear(self.dropout(self.width.weight), width)
-        words = windows(F.linear(tokens.words, head), self.max_width)
+        words = shift_windows(F.linear(tokens.words, head), self.max_width)
         within = torch.ones(self.max_width, self.max_width, dtype=torch.bool, device=words.device).tril()
-        logits = windows(tokens.heads.unsqueeze(1), self.max_width).transpose(1, 2)
-        attention = logits.masked_fill(~within, -torch.inf).softmax(dim=2)  # (tokens, widths, places)
-        return by_start.unsqueeze(1) + windows(by_end, self.max_width) + attention @ words + by_width
+        logits = shift_windows(tokens.heads.unsqueeze(1), self.max_width).transpose(1, 2)
+        attention = logits.masked_fill(~within, -torch.inf).softmax(dim=2)  # (tokens, widths, positions)
+        return by_start.unsqueeze(1) + shift_windows(by_end, self.max_width) + attention @ words + by_width
 
 
 class MentionScorer(nn.Module):
-    """s_m = FFNN_m(g) of every span in the grid, about `at_once` of them at a time; `n_scores` of each."""
+    """Score all spans as mentions: s_m = FFNN_m(g), with `n_scores` scores for each span."""
 
     def __init__(
-        self, encoder: SpanEncoder, *, hidden_dim: int, n_layers: int, dropout: float, at_once: int, n_scores: int = 1
+        self,
+        encoder: SpanEncoder,
+        *,
+        hidden_dim: int,
+        n_layers: int,
+        dropout: float,
+        n_scores: int = 1,
+        chunk_size: int = CHUNK_SIZE,
     ) -> None:
         super().__init__()
-        self.at_once = at_once
-        self.first = initialised(nn.Linear(encoder.dim, hidden_dim))
+        self.chunk_size = chunk_size
+        self.first = _initialized(nn.Linear(encoder.dim, hidden_dim))
         self.rest = FeedForward([*[hidden_dim] * n_layers, n_scores], dropout=dropout, last_linear=True)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, encoder: SpanEncoder, tokens: Tokens) -> Tensor:
-        """(tokens, max_width, n_scores); of the spans that end beyond their sentence too, which mean nothing."""
+        """Return the scores (tokens, max_width, n_scores); those of spans beyond their sentence are meaningless."""
 
         def score(rows: slice) -> Tensor:
-            reach = slice(rows.start, rows.stop + encoder.max_width - 1)  # the last spans need the tokens after them
-            hidden = encoder.first_layer(Tokens(*(part[reach] for part in tokens)), self.first)
+            needed = slice(rows.start, rows.stop + encoder.max_width - 1)  # the last spans contain tokens after `rows`
+            hidden = encoder.first_layer(Tokens(*(part[needed] for part in tokens)), self.first)
             scores: Tensor = self.rest(self.dropout(torch.relu(hidden[: rows.stop - rows.start])))
             return scores
 
-        return in_pieces(score, len(tokens.heads), max(1, self.at_once // encoder.max_width))
-
-
-def initialised(linear: nn.Linear) -> nn.Linear:
-    """A first layer that is taken apart begins as the layers of a `FeedForward` do."""
-    nn.init.xavier_uniform_(linear.weight)
-    nn.init.zeros_(linear.bias)
-    return linear
+        return map_in_chunks(score, len(tokens.heads), max(1, self.chunk_size // encoder.max_width))
 
 
 def span_grid(lengths: Sequence[int], max_width: int, device: torch.device | str | None = None) -> Tensor:
-    """(tokens, max_width) bool: which spans lie within one sentence, of these lengths.
+    """Return which spans lie within one sentence of these lengths: (tokens, max_width) bool.
 
     >>> span_grid([2, 1], max_width=2).int().tolist()
     [[1, 1], [1, 0], [1, 0]]
     """
-    left = [length - place for length in lengths for place in range(length)]
-    return torch.arange(max_width, device=device) < torch.tensor(left, device=device).unsqueeze(1)
+    remaining = [length - position for length in lengths for position in range(length)]
+    return torch.arange(max_width, device=device) < torch.tensor(remaining, device=device).unsqueeze(1)
 
 
-def windows(x: Tensor, width: int) -> Tensor:
-    """(tokens, dim) -> (tokens, width, dim): every token and those after it, 0 beyond the last."""
+def shift_windows(x: Tensor, width: int) -> Tensor:
+    """Return every token and those after it, 0 beyond the last: (tokens, dim) -> (tokens, width, dim)."""
     padded = F.pad(x, (0, 0, 0, width - 1))
     return torch.stack([padded[step : step + len(x)] for step in range(width)], dim=1)
 
 
 def prune(scores: Tensor, grid: Tensor, n_spans: int) -> list[Mention]:
-    """The best `n_spans` spans, none of which crosses a better one; in the order of the text."""
+    """Return the best `n_spans` spans that do not cross a better one, in the order of the text."""
     n_tokens, max_width = grid.shape
     order = scores.masked_fill(~grid, -torch.inf).flatten().argsort(descending=True, stable=True)
-    longest = list(range(n_tokens))  # by first token: the last token of the longest span taken there
-    earliest = list(range(n_tokens))  # by last token: the first token of the longest span taken there
-    taken: list[Mention] = []
-    for place in order[: int(grid.sum())].tolist():
-        if len(taken) == n_spans:
+    longest = list(range(n_tokens))  # by first token: the last token of the longest kept span
+    earliest = list(range(n_tokens))  # by last token: the first token of the longest kept span
+    kept: list[Mention] = []
+    for index in order[: int(grid.sum())].tolist():
+        if len(kept) == n_spans:
             break
-        first = place // max_width
-        last = first + place % max_width
-        begins_inside = any(longest[t] > last for t in range(first + 1, last + 1))
-        if begins_inside or any(earliest[t] < first for t in range(first, last)):
-            continue  # one of the two ends lies within a span that was taken, the other does not
+        first = index // max_width
+        last = first + index % max_width
+        starts_inside = any(longest[t] > last for t in range(first + 1, last + 1))
+        if starts_inside or any(earliest[t] < first for t in range(first, last)):
+            continue  # it crosses a kept span: one end lies inside, the other outside
         longest[first] = max(longest[first], last)
         earliest[last] = min(earliest[last], first)
-        taken.append(Mention(first, last + 1))
-    return sorted(taken)
-
-
-_BUCKETS = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # the least distance of each
+        kept.append(Mention(first, last + 1))
+    return sorted(kept)
 
 
 class AntecedentScorer(nn.Module):
-    """Scores of every span with each of the `n_antecedents` before it.
+    """Score every span with each of the `n_antecedents` spans before it.
 
-    φ tells the distance in spans, whether the speaker is the same, and the genre. About `at_once` pairs are computed
-    at a time, which bounds the memory.
+    The features φ are the distance in spans, whether the speaker is the same, and the genre.
     """
 
     def __init__(
@@ -159,30 +148,34 @@ class AntecedentScorer(nn.Module):
         feature_dim: int,
         n_genres: int,
         dropout: float,
-        at_once: int,
+        chunk_size: int = CHUNK_SIZE,
     ) -> None:
         super().__init__()
-        self.n_antecedents, self.at_once = n_antecedents, at_once
+        self.n_antecedents, self.chunk_size = n_antecedents, chunk_size
         self.parts = [span_dim, span_dim, span_dim, feature_dim, feature_dim, feature_dim]
         self.distance = nn.Embedding(len(_BUCKETS), feature_dim)
-        self.speaker = nn.Embedding(3, feature_dim)  # not known, another one, the same
-        self.genre = nn.Embedding(n_genres + 1, feature_dim)  # 0: not known
-        if n_genres:  # then no document may be without one in training, and random numbers would stay in that row
+        self.speaker = nn.Embedding(3, feature_dim)  # unknown, another one, the same
+        self.genre = nn.Embedding(n_genres + 1, feature_dim)  # 0: unknown
+        if n_genres:  # the row of unknown genres may get no training, so it must not keep its random values
             with torch.no_grad():
                 self.genre.weight[0].zero_()
         self.dropout = nn.Dropout(dropout)
-        self.first = initialised(nn.Linear(sum(self.parts), hidden_dim))
+        self.first = _initialized(nn.Linear(sum(self.parts), hidden_dim))
         self.rest = FeedForward([*[hidden_dim] * n_layers, 1], dropout=dropout, last_linear=True)
 
     def forward(self, spans: Tensor, mention_scores: Tensor, speakers: Tensor, genre: int) -> Tensor:
-        """(spans, span_dim), (spans,), (spans,) numbers, 0 for not known -> (spans, 1 + antecedents).
+        """Return the scores (spans, 1 + antecedents): column 0 is ε, column k the span k before, -inf if there is none.
 
-        Column 0 is ε, column k the antecedent k spans before, -inf where there is none.
+        Args:
+            spans: (spans, span_dim), their representations.
+            mention_scores: (spans,).
+            speakers: (spans,), the number of each speaker, 0 for an unknown one.
+            genre: The number of the genre, 0 for an unknown one.
         """
         n_spans = len(spans)
         n_antecedents = min(self.n_antecedents, n_spans - 1)
         if not n_antecedents:
-            return 0.0 * mention_scores.unsqueeze(1)  # a loss of 0, with a gradient
+            return 0.0 * mention_scores.unsqueeze(1)  # keeps the graph, so that a loss of 0 has gradients
         distances = torch.arange(1, n_antecedents + 1, device=spans.device)
         antecedents = torch.arange(n_spans, device=spans.device).unsqueeze(1) - distances
         missing, antecedents = antecedents < 0, antecedents.clamp_min(0)
@@ -196,7 +189,7 @@ class AntecedentScorer(nn.Module):
         by_distance = of_distance[distance_buckets(distances)]
 
         def score(rows: slice) -> Tensor:
-            """s_a of some rows: (rows, antecedents). Only g_i ⊙ g_j is multiplied for every pair."""
+            """Return s_a of some rows: (rows, antecedents). Only g_i ⊙ g_j is computed for every pair."""
             flat, shape = antecedents[rows].flatten(), (rows.stop - rows.start, n_antecedents, -1)
             pairs = spans[rows].unsqueeze(1) * spans.index_select(0, flat).view(shape)
             hidden = F.linear(pairs, product) + of_anaphor[rows].unsqueeze(1) + by_distance
@@ -206,13 +199,13 @@ class AntecedentScorer(nn.Module):
             scores: Tensor = self.rest(self.dropout(torch.relu(hidden))).squeeze(2)
             return scores
 
-        scores = in_pieces(score, n_spans, max(1, self.at_once // n_antecedents))
+        scores = map_in_chunks(score, n_spans, max(1, self.chunk_size // n_antecedents))
         scores = scores + mention_scores.unsqueeze(1) + mention_scores[antecedents]
         return F.pad(scores.masked_fill(missing, -torch.inf), (1, 0))
 
 
 def distance_buckets(distances: Tensor) -> Tensor:
-    """1, 2, 3, 4, 5-7, 8-15, 16-31, 32-63, 64 and more -> 0 to 8.
+    """Map the distances 1, 2, 3, 4, 5-7, 8-15, 16-31, 32-63 and 64 or more to 0, …, 8.
 
     >>> distance_buckets(torch.tensor([1, 4, 7, 8, 64, 900])).tolist()
     [0, 3, 4, 5, 8, 8]
@@ -221,9 +214,11 @@ def distance_buckets(distances: Tensor) -> Tensor:
 
 
 def marginal_loss(scores: Tensor, clusters: Tensor) -> Tensor:
-    """-Σ_i log Σ_{j ∈ gold(i)} P(j | i): any antecedent of the same cluster is right, and ε where there is none.
+    """Return -Σ_i log Σ_{j ∈ gold(i)} P(j | i). All antecedents of the same cluster are correct, or ε if there is none.
 
-    `scores` as of `AntecedentScorer`; `clusters` (spans,) numbers the gold cluster of each, -1 for no mention.
+    Args:
+        scores: The scores of `AntecedentScorer`.
+        clusters: (spans,), the number of the gold cluster of each span, -1 if it is no mention.
     """
     n_antecedents = scores.shape[1] - 1
     distances = torch.arange(1, n_antecedents + 1, device=scores.device)
@@ -235,11 +230,31 @@ def marginal_loss(scores: Tensor, clusters: Tensor) -> Tensor:
 
 
 def best_antecedents(scores: Tensor) -> list[int]:
-    """The place of every span's best antecedent; its own where that is ε."""
-    places: list[int] = (torch.arange(len(scores)) - scores.argmax(dim=1).cpu()).tolist()
-    return places
+    """Return the index of the best antecedent of every span; its own index if that is ε."""
+    indices: list[int] = (torch.arange(len(scores)) - scores.argmax(dim=1).cpu()).tolist()
+    return indices
 
 
 def _speaker_feature(of_anaphors: Tensor, of_antecedents: Tensor) -> Tensor:
     known = (of_anaphors > 0).unsqueeze(1) & (of_antecedents > 0)
     return torch.where(known, 1 + (of_anaphors.unsqueeze(1) == of_antecedents).long(), 0)
+
+
+def map_in_chunks(function: Callable[[slice], Tensor], n_rows: int, chunk_size: int) -> Tensor:
+    """Return `function` of all rows, computed for `chunk_size` rows at a time.
+
+    With gradients, each chunk keeps only its result and is computed again in the backward pass.
+    """
+    if n_rows <= chunk_size:
+        return function(slice(0, n_rows))
+    chunks = [slice(start, min(start + chunk_size, n_rows)) for start in range(0, n_rows, chunk_size)]
+    if not torch.is_grad_enabled():
+        return torch.cat([function(chunk) for chunk in chunks])
+    return torch.cat([checkpoint(function, chunk, use_reentrant=False) for chunk in chunks])
+
+
+def _initialized(linear: nn.Linear) -> nn.Linear:
+    """Initialize a linear layer like those of `FeedForward`."""
+    nn.init.xavier_uniform_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear
