@@ -44,8 +44,8 @@ def prepare(
     TEXT has one paragraph per line; blank lines do not matter. What comes out depends on the text and the
     settings alone, not on the number of processes. A run that ends early leaves nothing.
     """
-    from torchelmo.lm.prepare import describe
-    from torchelmo.lm.prepare import prepare as run
+    from torchelmo.lm.preparation import describe
+    from torchelmo.lm.preparation import prepare as run
     from torchelmo.text.vocabulary import Vocabulary
 
     card = run(
@@ -240,7 +240,7 @@ def perplexity(
     from torchelmo import load
     from torchelmo.lm.predict import combine
     from torchelmo.lm.predict import perplexity as measure
-    from torchelmo.lm.prepare import expand
+    from torchelmo.lm.preparation import expand
     from torchelmo.progress import progress
 
     files = expand(texts, folders=True)

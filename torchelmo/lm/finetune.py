@@ -24,7 +24,7 @@ from torchelmo.formats.load import load
 from torchelmo.lm.config import PretrainConfig
 from torchelmo.lm.corpus import Corpus
 from torchelmo.lm.loop import Pretrained, pretrain
-from torchelmo.lm.prepare import describe, expand, prepare
+from torchelmo.lm.preparation import describe, expand, prepare
 from torchelmo.lm.run import MODEL_FILES, HeldOutPerplexity, Perplexities, publish
 from torchelmo.runs.resume import MARKER, RunFolder, Stop, check_inputs, check_settings
 from torchelmo.text.vocabulary import Vocabulary

@@ -17,9 +17,9 @@ import pytest
 from facts import mentions
 
 from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, OutputExistsError, TorchelmoError
-from torchelmo.lm import prepare as blocks
+from torchelmo.lm import preparation as blocks
 from torchelmo.lm.corpus import Corpus
-from torchelmo.lm.prepare import describe, prepare
+from torchelmo.lm.preparation import describe, prepare
 from torchelmo.text.tokenize import Tokenizer
 from torchelmo.text.vocabulary import Vocabulary
 
@@ -291,7 +291,7 @@ def test_a_killed_run_leaves_nothing_that_looks_finished_and_no_workers(lines, t
     (tmp_path / "many.txt").write_text(lines.read_text(encoding="utf-8") * 20_000, encoding="utf-8")
     command = f"""
 if __name__ == "__main__":
-    from torchelmo.lm.prepare import prepare
+    from torchelmo.lm.preparation import prepare
     prepare([{str(tmp_path / "many.txt")!r}], {str(tmp_path / "data")!r}, pretokenized=True, workers=2)
 """
     script = tmp_path / "script.py"
