@@ -1,11 +1,14 @@
 """embed: wrong settings and sentences are errors that say what was expected."""
 
+import copy
+
 import pytest
+import torch
 from facts import mentions
 
 from torchelmo import Elmo
 from torchelmo.embedder import _warn_of_single_words
-from torchelmo.errors import ConfigError, InputError
+from torchelmo.errors import ConfigError, InputError, WeightsError
 
 
 @pytest.fixture
@@ -86,3 +89,12 @@ def test_other_inputs_are_not_warned_about(sentences, elmo, caplog):
     _warn_of_single_words.cache_clear()
     elmo.embed(sentences)
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("value", [float("nan"), 1e38])
+def test_vectors_that_are_not_finite(value, tiny_bilm):
+    bilm = copy.deepcopy(tiny_bilm)
+    with torch.no_grad():
+        bilm.encoder.projection.weight.fill_(value)
+    with pytest.raises(WeightsError, match=mentions(bilm.source)):
+        Elmo(bilm).embed([["a", "bow"]])

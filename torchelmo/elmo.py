@@ -13,7 +13,6 @@ from torchelmo.bilm.model import BiLM
 from torchelmo.embedder import (
     Embedder,
     EmbedSettings,
-    Layers,
     Sentence,
     Vectors,
     check_sentences,
@@ -24,8 +23,6 @@ from torchelmo.embedder import (
 from torchelmo.errors import ConfigError, InputError, short_repr
 from torchelmo.formats.load import load
 from torchelmo.mix import ScalarMix
-
-__all__ = ["Elmo", "ElmoOutput", "Layers", "Sentence", "Vectors", "check_tokens", "token_ids"]
 
 _UNITS = {"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 

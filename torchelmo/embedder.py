@@ -6,6 +6,7 @@ tokenize → token vectors → layers → choose
 import contextlib
 import inspect
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from dataclasses import KW_ONLY, dataclass
 from functools import cache, wraps
@@ -20,7 +21,7 @@ from torchelmo.bilm.fast.cache import TokenVectorCache
 from torchelmo.bilm.fast.inference import State
 from torchelmo.bilm.fast.products import Precision
 from torchelmo.bilm.model import BiLM
-from torchelmo.errors import ConfigError, InputError, short_repr
+from torchelmo.errors import ConfigError, InputError, WeightsError, short_repr
 from torchelmo.mix import ScalarMix
 from torchelmo.progress import progress as show_progress
 from torchelmo.text.batching import batches_by_length
@@ -173,7 +174,10 @@ class Embedder:
         lengths = [len(part) + 2 for part in parts]
         x = self._token_vectors(words)
         layers, state = self.bilm.fast.run(x, lengths, state, precision=self.settings.precision)
-        array = self._choose(layers, lengths).to("cpu", torch.float32).numpy()
+        chosen = self._choose(layers, lengths).to("cpu", torch.float32)
+        if not math.isfinite(float(chosen.sum())) and not bool(torch.isfinite(chosen).all()):
+            raise WeightsError(f"{self.bilm.source}: the vectors are NaN or infinite. The weights are damaged.")
+        array = chosen.numpy()
         ends = np.cumsum(lengths)
         # Copies, not views: a sentence that is kept should not keep its whole batch in memory.
         return [array[..., end - n + 1 : end - 1, :].copy() for n, end in zip(lengths, ends, strict=True)], state

@@ -62,7 +62,8 @@ class _End:
 
 
 if TYPE_CHECKING:
-    from torchelmo.elmo import Elmo, Layers
+    from torchelmo.elmo import Elmo
+    from torchelmo.embedder import Layers
 COMMIT_SECONDS = 5.0  # no more work than this is lost when a run is killed
 LAYERS = ("all", "top", "average")
 

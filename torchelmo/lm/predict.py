@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchelmo.bilm.model import BiLM
 from torchelmo.bilm.softmax import Softmax
-from torchelmo.elmo import check_tokens, token_ids
+from torchelmo.embedder import check_tokens, token_ids
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.text.batching import batches_by_length, windows
 from torchelmo.text.vocabulary import BEGIN, END, UNKNOWN, Vocabulary

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchelmo.compat.allennlp.bilm import ElmoBiLm, File
 from torchelmo.compat.allennlp.elmo import batch_to_ids
-from torchelmo.elmo import Vectors
+from torchelmo.embedder import Vectors
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.files import atomic_write, create_hdf5, read_lines
 from torchelmo.text.batching import windows
