@@ -1,9 +1,9 @@
-"""The measured parts of a model card: perplexity by text and direction, and the learning curve of the run.
+"""Print the measured parts of a model card: perplexity by text and direction, and the learning curve of the run.
 
     python -m benchmarks.model_card english-small heldout_wiki.txt.xz heldout_books.txt.xz --run runs/english-small
 
-Perplexities are exact, over whole texts, each sentence from zero. The curve is what the run measured on its way, on a
-part of its held-out text; its plot is RUN/curve.png.
+Perplexities are exact (full softmax, whole texts); every sentence starts from zero state. The learning curve shows the
+evaluations during training, on a part of the held-out text. It is also plotted to RUN/curve.png.
 """
 
 import argparse
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import print_header
 from torchelmo import load
 from torchelmo.errors import TorchelmoError
 from torchelmo.lm.loop import read_evaluations
@@ -22,8 +23,9 @@ from torchelmo.text.reading import read_sentences
 
 def main() -> None:
     given = parse_arguments()
-    if given.run is not None and not read_evaluations(given.run):  # now, not after minutes of measuring
+    if given.run is not None and not read_evaluations(given.run):  # check before minutes of measuring
         raise SystemExit(f"{given.run}: expected a run with evaluations in metrics.jsonl, found none.")
+    print_header()
     try:
         print_perplexities(given.model, given.texts)
         if given.run is not None:
@@ -40,16 +42,16 @@ def print_perplexities(model: str, texts: Sequence[str]) -> None:
             found[Path(text).name] = perplexity(bilm, read_sentences(text, "en"), progress=advance)
     print("| text | tokens | OOV | forward | backward | average |\n|---|---|---|---|---|---|")
     for name, one in (found | {"**all**": combine(list(found.values()))}).items():
-        ways = " | ".join(
+        perplexities = " | ".join(
             "–" if value is None else f"{value:.2f}" for value in (one.forward, one.backward, one.average)
         )
-        print(f"| {name} | {one.n_tokens:,} | {one.oov_rate:.1%} | {ways} |")
+        print(f"| {name} | {one.n_tokens:,} | {one.oov_rate:.1%} | {perplexities} |")
     print()
 
 
 def print_curve(run: Path, n_rows: int) -> None:
     print("| hours | M tokens | learning rate | held-out perplexity |\n|---|---|---|---|")
-    for record in evenly(read_evaluations(run), n_rows):
+    for record in sample_evenly(read_evaluations(run), n_rows):
         hours, tokens = record["seconds"] / 3600, record["tokens"] / 1e6
         print(f"| {hours:.2f} | {tokens:.1f} | {record['lr']:.2g} | {record['heldout']:.1f} |")
     print(f"\n{draw_curve(run)}")
@@ -76,18 +78,18 @@ def draw_curve(run: Path) -> Path:
     return run / "curve.png"
 
 
-def evenly(records: list[dict[str, Any]], n: int) -> list[dict[str, Any]]:
-    """At most `n` of them, the last one always."""
+def sample_evenly(records: list[dict[str, Any]], n: int) -> list[dict[str, Any]]:
+    """Return at most `n` records at equal distances, including the last one."""
     step = max(1, -(-len(records) // n))
     return records[(len(records) - 1) % step :: step]
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.model_card", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a model folder with a softmax, or a name")
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="raw held-out text; also .gz, .bz2, .xz")
-    parser.add_argument("--run", type=Path, help="the folder of the run: its metrics.jsonl is the learning curve")
-    parser.add_argument("--rows", type=int, default=12, help="of the learning curve, at most (default: 12)")
+    parser.add_argument("--run", type=Path, help="folder of the training run, for the learning curve")
+    parser.add_argument("--rows", type=int, default=12, help="maximum rows of the learning curve (default: 12)")
     given = parser.parse_args()
     if given.rows < 1:
         parser.error(f"argument --rows: expected at least 1, got {given.rows}")

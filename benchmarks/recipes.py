@@ -1,10 +1,11 @@
-"""Recipes for pre-training: variants of one TOML, each given the same time, and what perplexity they reach.
+"""Compare pre-training recipes: train variants of one configuration for the same time, and compare perplexities.
 
     python -m benchmarks.recipes experiments/recipes/english-small.toml --data data/english --out runs/recipes
 
-The file names a `base` (a TOML for `torchelmo pretrain`), what all have to `set`, and `[[variants]]`, each with a
-`name` and what it has to `set`. They run one after the other on all cores, or `--jobs` of them at once, each with its
-share. Ended by Ctrl-C, the same call goes on; what is finished is not run again, so that variants can be added.
+The TOML file has a `base` (a configuration for `torchelmo pretrain`), settings `set` for all variants, and
+`[[variants]]`, each with a `name` and its own `set`. Variants run one after the other on all cores, or `--jobs` at a
+time with an equal share of the cores. After Ctrl-C, the same command resumes. Finished variants are not run again, so
+variants can be added later.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common import machine
+from benchmarks.common import print_header
 from torchelmo.config import build_config, load_config, override, read_toml
 from torchelmo.errors import ConfigError, TorchelmoError
 from torchelmo.lm.config import PretrainConfig
@@ -33,7 +34,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Recipes:
-    base: Path  # beside the file
+    base: Path  # relative to the file
     variants: tuple[Variant, ...]
     set: tuple[str, ...] = ()
 
@@ -45,7 +46,7 @@ def main() -> None:
         base = read_toml(given.config.parent / recipes.base)
         configs = {}
         for variant in recipes.variants:
-            settings = [*recipes.set, *variant.set, *settings_of_all(given), f"out={given.out / slug(variant.name)}"]
+            settings = [*recipes.set, *variant.set, *common_settings(given), f"out={given.out / slug(variant.name)}"]
             where = f"{given.config}: {variant.name}"
             configs[variant.name] = build_config(PretrainConfig, override(base, settings, PretrainConfig), where)
         if given.variant is None:
@@ -57,8 +58,8 @@ def main() -> None:
     except TorchelmoError as error:
         raise SystemExit(str(error)) from error
     except KeyboardInterrupt:
-        raise SystemExit("Stopped. The same call goes on.") from None
-    print(f"{machine()}; {given.minutes:g} minutes each, {given.jobs} at once\n")
+        raise SystemExit("Stopped. Repeat the command to resume.") from None
+    print_header(f"{given.minutes:g} minutes per variant, {given.jobs} at a time")
     print("| variant | tokens/s | M tokens | held-out perplexity | forward | backward |\n|---|---|---|---|---|---|")
     rows = [(name, read_evaluations(config.out)[-1]) for name, config in configs.items()]
     for name, found in sorted(rows, key=lambda row: row[1]["heldout"]):
@@ -68,14 +69,14 @@ def main() -> None:
         )
 
 
-def settings_of_all(given: argparse.Namespace) -> list[str]:
-    """The given time, and an equal share of the cores."""
+def common_settings(given: argparse.Namespace) -> list[str]:
+    """Return the settings that all variants share: the data, the time and the number of threads."""
     share = max(1, (os.cpu_count() or 1) // given.jobs)
     return [f"data={given.data}", f"hours={given.minutes / 60}", f"threads={share}"]
 
 
 def run_all(names: Sequence[str], n_at_once: int) -> None:
-    """This call again for each variant, so that runs at the same time share nothing. They end with this one."""
+    """Run this program once per variant. Processes that still run are stopped if one fails."""
 
     def start(name: str) -> Process:
         return subprocess.Popen([sys.executable, "-m", "benchmarks.recipes", *sys.argv[1:], "--variant", name])
@@ -83,11 +84,11 @@ def run_all(names: Sequence[str], n_at_once: int) -> None:
     with closing(at_once(names, start, n_at_once)) as ended:
         for _, process in ended:
             if process is None or process.returncode:
-                raise SystemExit("A variant did not come to its end. The same call goes on.")
+                raise SystemExit("A variant did not finish. Repeat the command to resume.")
 
 
 def run_one(config: PretrainConfig, where: str) -> None:
-    """Train for its time, or for what is left of that time."""
+    """Train one variant for its time, or resume it."""
     try:
         with Stop().on_signals() as stop:
             pretrain(
@@ -104,12 +105,12 @@ def run_one(config: PretrainConfig, where: str) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", type=Path, help="the base and its variants")
-    parser.add_argument("--data", type=Path, required=True, help="what `torchelmo prepare` wrote")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the runs, one for each variant")
-    parser.add_argument("--minutes", type=float, default=6.0, help="training time of each variant (default 6)")
-    parser.add_argument("--jobs", type=int, default=1, help="variants at once, each with its share of the cores")
-    parser.add_argument("--variant", metavar="NAME", help="train this one only, and print no table")
+    parser.add_argument("config", type=Path, help="TOML file with the base and its variants")
+    parser.add_argument("--data", type=Path, required=True, help="text prepared by `torchelmo prepare`")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs, with one subfolder per variant")
+    parser.add_argument("--minutes", type=float, default=6.0, help="training time per variant (default: 6)")
+    parser.add_argument("--jobs", type=int, default=1, help="number of variants to train at a time (default: 1)")
+    parser.add_argument("--variant", metavar="NAME", help="train only this variant, and print no table")
     given = parser.parse_args()
     if given.jobs < 1:
         parser.error(f"--jobs: expected at least 1, got {given.jobs}")

@@ -1,4 +1,4 @@
-"""Training steps of a task as the runner takes them, timed: what the benchmarks of tasks share."""
+"""Time the training steps of a task. Used by the benchmarks of tasks."""
 
 import tempfile
 import time
@@ -20,7 +20,7 @@ from torchelmo.text.batching import training_batches
 
 
 class Run(NamedTuple):
-    """A task that is ready for its first step, or has taken some."""
+    """A task in training."""
 
     start: Start
     parameters: list[nn.Parameter]
@@ -35,9 +35,9 @@ class Steps(NamedTuple):
 
 
 def start_task(config: Path, settings: Sequence[str]) -> Run:
-    """The task's data, vocabularies, model and optimiser; nothing is left behind."""
+    """Read the data of a task and build its model and optimizer. Nothing is written to the task's `out`."""
     keep_freed_memory()  # as `task train` does
-    here = f"out={tempfile.gettempdir()}"  # `out` of the file may not be there yet, and only layers go there
+    here = f"out={tempfile.gettempdir()}"  # only the layer cache is written there
     found = load_config(TaskConfig, config, [*settings, here])
     started = start(found, Stop())
     assert started is not None  # nobody asks it to stop
@@ -48,7 +48,7 @@ def start_task(config: Path, settings: Sequence[str]) -> Run:
 
 
 def take_steps(run: Run, epoch: int, n_steps: int) -> Steps:
-    """The first steps of an epoch, on the same batches for every run of the same data."""
+    """Take the first steps of an epoch. Runs with the same data use the same batches."""
     trained, data = run.start.trained, run.start.examples
     task, model, config = trained.task, trained.model, trained.config
     lengths = [example_length(task, example) for example in data]

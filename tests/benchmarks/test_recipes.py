@@ -1,4 +1,4 @@
-"""benchmarks.recipes: variants of a recipe, each for the same time, several at once."""
+"""benchmarks.recipes trains variants of a configuration for the same time and compares them."""
 
 import re
 import subprocess
@@ -7,13 +7,19 @@ from pathlib import Path
 
 import pytest
 from facts import mentions
+from tiny_runs import write_data
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_data(tmp_path_factory.mktemp("tiny") / "data")
+
+
 @pytest.fixture
 def call(data, tmp_path):
-    """Run the variants in `lines` of TOML, two at once."""
+    """Return a function that runs the variants in `lines` of TOML, two at a time."""
 
     def run(lines: str, *options: str) -> subprocess.CompletedProcess[str]:
         config = tmp_path / "recipes.toml"
@@ -32,7 +38,7 @@ def call(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_best_comes_first_and_nothing_runs_twice(call):
+def test_variants_are_sorted_by_perplexity_and_not_run_again(call):
     lines = "[[variants]]\nname = 'frozen'\nset = ['optim.lr=1e-9']\n[[variants]]\nname = 'usual'\n"
     first = call(lines)
     assert first.returncode == 0, first.stderr
@@ -42,20 +48,20 @@ def test_the_best_comes_first_and_nothing_runs_twice(call):
 
 
 @pytest.mark.slow
-def test_a_variant_that_cannot_run_is_named(call):
+def test_a_failing_variant_is_named(call):
     found = call("[[variants]]\nname = 'no words'\nset = ['init=nowhere']\n")
     assert found.returncode == 1
     assert "no words" in found.stderr
     assert "Traceback" not in found.stderr
 
 
-def test_no_jobs_is_a_wrong_call(call):
+def test_jobs_must_be_positive(call):
     found = call("[[variants]]\nname = 'usual'\n", "--jobs", "0")
     assert found.returncode == 2
     assert re.search(mentions("--jobs", 0), found.stderr.splitlines()[-1])
 
 
-def test_an_unknown_variant(call):
+def test_an_unknown_variant_is_named(call):
     found = call("[[variants]]\nname = 'usual'\n", "--variant", "unusual")
     assert found.returncode == 1
     assert re.search(mentions("'unusual'", "'usual'"), found.stderr)
