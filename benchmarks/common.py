@@ -1,4 +1,4 @@
-"""Helpers of all benchmarks: sentences to measure on, and a header that says how the numbers were obtained."""
+"""Helpers of all benchmarks: sentences to measure on, and a header with machine, commit and command."""
 
 import os
 import platform
