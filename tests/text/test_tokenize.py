@@ -1,7 +1,9 @@
 """Strings through spaCy's rules."""
 
+import time
 import timeit
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -118,14 +120,14 @@ def test_no_texts(english):
 
 def test_forgetting_words_changes_nothing(english, monkeypatch):
     expected = [english.sentences(text) for text in TRICKY[:3]]
-    monkeypatch.setattr("torchelmo.text.tokenize._MOST_WORDS", 3)
+    monkeypatch.setattr("torchelmo.text.tokenize._MAX_WORDS", 3)
     forgetful = Tokenizer("en")
     assert [forgetful.sentences(text) for text in TRICKY[:3]] == expected
 
 
 def test_whole_texts_are_forgotten_too(monkeypatch):
     """Where a rule joins words over a space, no word is remembered, but every type is."""
-    monkeypatch.setattr("torchelmo.text.tokenize._MOST_WORDS", 3)
+    monkeypatch.setattr("torchelmo.text.tokenize._MAX_WORDS", 3)
     forgetful = Tokenizer("es")
     assert forgetful.tokens("En EE. UU. hay rosas") == ["En", "EE. UU.", "hay", "rosas"]
     assert len(forgetful._words.types) == 1
@@ -151,3 +153,57 @@ def test_each_thread_keeps_one_tokenizer_of_a_language():
     assert tokenizer_for("de") is not ours
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(tokenizer_for, "en").result() is not ours
+
+
+@pytest.mark.parametrize("lang", ["en", "de", "es", "zh"])
+def test_every_token_has_its_place_in_the_text(lang):
+    tokenizer = Tokenizer(lang)
+    for text in [*TRICKY, "\n".join(TRICKY)]:
+        spans = tokenizer.spans(text)
+        assert [[token.text for token in sentence] for sentence in spans] == tokenizer.sentences(text)
+        tokens = [token for sentence in spans for token in sentence]
+        assert [text[start:end] for _, start, end in tokens] == [token.text for token in tokens]
+        rest = "".join(text[one.end : other.start] for one, other in pairwise(tokens))
+        assert not rest.strip()
+
+
+def test_half_a_surrogate_pair_is_a_replacement_character(english):
+    assert english.sentences("bad \ud800 text") == [["bad", "\ufffd", "text"]]
+    assert english.spans("bad \ud800x")[0][-1].end == 6
+
+
+@pytest.mark.parametrize(("lang", "warned"), [("xx", True), ("en", True), ("zh", False)])
+def test_a_script_without_spaces_is_warned_of_once(lang, warned, caplog):
+    tokenizer = Tokenizer(lang)
+    tokenizer.tokens("English and 東京 first")
+    assert not caplog.records
+    for _ in range(3):
+        tokenizer.tokens("我们昨天晚上在北京的一家饭馆里吃了饭 and 我们昨天晚上在北京的一家饭馆里吃了面")
+    assert [lang in record.getMessage() for record in caplog.records] == [True] * warned
+
+
+@pytest.mark.parametrize("lang", ["ja", "th", "ko"])
+def test_a_language_that_needs_another_package_names_it(lang):
+    try:
+        Tokenizer(lang)
+    except ConfigError as error:
+        assert mentions_all(str(error), lang, "--pretokenized")  # noqa: PT017
+        assert "\n" not in str(error)  # noqa: PT017
+
+
+def mentions_all(text: str, *facts: str) -> bool:
+    return all(fact in text for fact in facts)
+
+
+def test_long_words_and_lines_take_little_memory(english):
+    fresh = Tokenizer("en")
+    fresh.tokens("word " * 10_000)
+    assert "".join(fresh.tokens("x" * 10_001)) == "x" * 10_001
+    assert len(fresh._words) == 2  # "word" and the last "x"
+
+
+@pytest.mark.parametrize("text", ["(" * 5000, "http://" * 5000, "a." * 5000])
+def test_strange_words_take_no_long_time(text, english):
+    start = time.monotonic()
+    assert "".join(english.tokens(text)) == text
+    assert time.monotonic() - start < 5
