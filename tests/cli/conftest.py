@@ -23,7 +23,7 @@ LINES = [
     "the last of them",
 ]
 # The real program, which commits after every line.
-COMMITTING = "import torchelmo.bulk.job as lines; lines.COMMIT_SECONDS = 0.0; from torchelmo.cli import main; main()"
+COMMITTING = "import torchelmo.bulk.job as job; job.COMMIT_SECONDS = 0.0; from torchelmo.cli import main; main()"
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,4 +1,4 @@
-"""torchelmo embed: what stands in the file."""
+"""torchelmo embed: the content of the file."""
 
 import bz2
 import gzip
@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from facts import mentions
 from official_files import WORDS, random_official
-from safetensors.numpy import load_file
 
 import torchelmo
 from torchelmo import Elmo
-from torchelmo.bulk import outputs
+from torchelmo.bulk import VectorFile, embed_file, outputs
+from torchelmo.errors import InputError, WrongCallError
 
 from .conftest import LINES
 
@@ -32,12 +32,12 @@ def read(path: Path) -> list[np.ndarray]:
     """The arrays of a file by the number of their line, read with the format's own library."""
     if path.suffix == ".npz":
         with np.load(path) as file:
-            arrays = dict(file)
-    elif path.suffix == ".safetensors":
-        arrays = load_file(path)
+            arrays = {name: file[name] for name in file.files if name.isdecimal()}
+            assert set(file.files) - set(arrays) == {"tokens", "start", "end", "boundaries", "settings"}
     else:
         with h5py.File(path) as file:
-            arrays = {key: file[key][()] for key in file if key != "sentence_to_index"}
+            arrays = {name: file[name][()] for name in file if name.isdecimal()}
+            assert set(file) - set(arrays) <= {"tokens", "sentence_to_index"}
     assert set(arrays) == {str(number) for number in range(len(arrays))}
     return [arrays[str(number)] for number in range(len(arrays))]
 
@@ -48,15 +48,19 @@ def assert_equal(found: list[np.ndarray], expected: list[np.ndarray], tolerance:
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("suffix", [".h5", ".hdf5", ".npz", ".safetensors"])
-@pytest.mark.parametrize("layers", ["all", "top", "average", "0", "2"])
+@pytest.mark.parametrize("suffix", [".h5", ".hdf5", ".npz"])
+@pytest.mark.parametrize("layers", ["all", "top", "average", "sum", "concat", "0", "2"])
 def test_every_line_becomes_an_array(call, model, text, tmp_path, tiny_bilm, suffix, layers):
     out = tmp_path / f"out{suffix}"
-    result = call("embed", text, "--out", out, "--model", model, "--layers", layers)
+    result = call("embed", text, "--pretokenized", "--out", out, "--model", model, "--layers", layers)
     assert result.code == 0, result.err
     assert re.fullmatch(mentions(out, "8 lines") + r"[^\n]*\n", result.out)
     choice = int(layers) if layers.isdecimal() else layers
-    expected = Elmo(tiny_bilm).embed(TOKENS, choice)
+    expected = Elmo(tiny_bilm).embed(TOKENS, "all" if layers in ("sum", "concat") else choice)
+    if layers == "sum":
+        expected = [array.sum(axis=0) for array in expected]
+    if layers == "concat":
+        expected = [np.concatenate(list(array), axis=-1) for array in expected]
     assert expected[2].size == 0  # the blank line keeps its number
     assert_equal(read(out), expected)
     assert all(array.dtype == np.float32 for array in read(out))
@@ -65,7 +69,7 @@ def test_every_line_becomes_an_array(call, model, text, tmp_path, tiny_bilm, suf
 
 def test_hdf5_has_the_established_layout(call, model, text, tmp_path):
     out = tmp_path / "out.h5"
-    assert call("embed", text, "--out", out, "--model", model).code == 0
+    assert call("embed", text, "--pretokenized", "--out", out, "--model", model).code == 0
     with h5py.File(out) as file:
         assert file["0"].shape == (3, 4, 16)
         assert file["2"].shape == (3, 0, 16)
@@ -77,20 +81,23 @@ def test_hdf5_has_the_established_layout(call, model, text, tmp_path):
 
 
 def test_a_text_too_long_for_one_json_object_has_no_sentence_index(call, model, text, tmp_path, monkeypatch):
-    monkeypatch.setattr(outputs, "MOST_SENTENCE_CHARACTERS", 20)
+    monkeypatch.setattr(outputs, "MAX_SENTENCE_CHARACTERS", 20)
     out = tmp_path / "out.h5"
-    result = call("embed", text, "--out", out, "--model", model)
+    result = call("embed", text, "--pretokenized", "--out", out, "--model", model)
     assert result.code == 0
     assert "sentence_to_index" in result.err
     with h5py.File(out) as file:
-        assert sorted(file) == [str(number) for number in range(8)]
+        assert sorted(file) == [*(str(number) for number in range(8)), "tokens"]
 
 
 @pytest.mark.parametrize("layers", ["all", "top"])
 @pytest.mark.parametrize("pool", ["mean", "max"])
 def test_pooling_gives_one_vector_per_line(call, model, text, tmp_path, tiny_bilm, pool, layers):
     out = tmp_path / "out.npz"
-    assert call("embed", text, "--out", out, "--model", model, "--pool", pool, "--layers", layers).code == 0
+    assert (
+        call("embed", text, "--pretokenized", "--out", out, "--model", model, "--pool", pool, "--layers", layers).code
+        == 0
+    )
     expected = [
         getattr(np, pool)(array, axis=-2) if array.size else np.zeros((*array.shape[:-2], 16))
         for array in Elmo(tiny_bilm).embed(TOKENS, layers)
@@ -98,10 +105,10 @@ def test_pooling_gives_one_vector_per_line(call, model, text, tmp_path, tiny_bil
     assert_equal(read(out), expected)
 
 
-@pytest.mark.parametrize("suffix", [".h5", ".npz", ".safetensors"])
+@pytest.mark.parametrize("suffix", [".h5", ".npz"])
 def test_half_precision_files(call, model, text, tmp_path, tiny_bilm, suffix):
     out = tmp_path / f"out{suffix}"
-    assert call("embed", text, "--out", out, "--model", model, "--dtype", "float16").code == 0
+    assert call("embed", text, "--pretokenized", "--out", out, "--model", model, "--dtype", "float16").code == 0
     assert all(array.dtype == np.float16 for array in read(out))
     assert_equal(read(out), Elmo(tiny_bilm).embed(TOKENS), tolerance=1e-3)
 
@@ -110,7 +117,7 @@ def test_raw_text_is_split_by_the_rules_of_a_language(call, model, tmp_path, tin
     lines = ["It's mine, isn't it? Yes.", "", "Don't go!"]
     source, out = tmp_path / "raw.txt", tmp_path / "out.npz"
     source.write_text("\n".join(lines), encoding="utf-8")
-    assert call("embed", source, "--out", out, "--model", model, "--tokenize", "en").code == 0
+    assert call("embed", source, "--out", out, "--model", model).code == 0
     assert_equal(read(out), Elmo(tiny_bilm).embed(lines, lang="en"))
     assert read(out)[2].shape == (3, 4, 16)
 
@@ -119,13 +126,13 @@ def test_raw_text_is_split_by_the_rules_of_a_language(call, model, tmp_path, tin
 def test_packed_text(call, model, text, tmp_path, tiny_bilm, suffix, pack):
     packed, out = tmp_path / f"text.txt{suffix}", tmp_path / "out.npz"
     packed.write_bytes(pack(text.read_bytes()))
-    assert call("embed", packed, "--out", out, "--model", model).code == 0
+    assert call("embed", packed, "--pretokenized", "--out", out, "--model", model).code == 0
     assert_equal(read(out), Elmo(tiny_bilm).embed(TOKENS))
 
 
 def test_standard_input(call, model, text, tmp_path, tiny_bilm, monkeypatch):
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(text.read_bytes())))
-    assert call("embed", "-", "--out", tmp_path / "out.npz", "--model", model).code == 0
+    assert call("embed", "-", "--pretokenized", "--out", tmp_path / "out.npz", "--model", model).code == 0
     assert_equal(read(tmp_path / "out.npz"), Elmo(tiny_bilm).embed(TOKENS))
 
 
@@ -134,13 +141,13 @@ def test_a_named_pipe_is_read_once(call, model, text, tmp_path, tiny_bilm):
     os.mkfifo(pipe)
     writer = threading.Thread(target=lambda: pipe.write_bytes(text.read_bytes()), daemon=True)
     writer.start()
-    assert call("embed", pipe, "--out", out, "--model", model).code == 0
+    assert call("embed", pipe, "--pretokenized", "--out", out, "--model", model).code == 0
     assert_equal(read(out), Elmo(tiny_bilm).embed(TOKENS))
 
 
 def test_carried_state_runs_through_the_text(call, model, text, tmp_path, tiny_bilm):
     out = tmp_path / "out.npz"
-    assert call("embed", text, "--out", out, "--model", model, "--state", "carry").code == 0
+    assert call("embed", text, "--pretokenized", "--out", out, "--model", model, "--state", "carry").code == 0
     expected = Elmo(tiny_bilm).embed(TOKENS, state="carry")
     assert_equal(read(out), expected)
     reset = Elmo(tiny_bilm).embed(TOKENS)
@@ -151,13 +158,13 @@ def test_a_model_that_reads_words(call, text, tmp_path):
     folder, out = tmp_path / "words", tmp_path / "out.npz"
     random_official(words=len(WORDS)).write(folder)
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
-    assert call("embed", text, "--out", out, "--model", folder).code == 0
+    assert call("embed", text, "--pretokenized", "--out", out, "--model", folder).code == 0
     assert_equal(read(out), Elmo(torchelmo.load(folder)).embed(TOKENS))
 
 
 def test_the_folder_of_the_output_is_made(call, model, text, tmp_path):
     out = tmp_path / "new" / "folder" / "out.h5"
-    assert call("embed", text, "--out", out, "--model", model).code == 0
+    assert call("embed", text, "--pretokenized", "--out", out, "--model", model).code == 0
     assert os.listdir(out.parent) == ["out.h5"]
 
 
@@ -165,22 +172,51 @@ def test_overwrite_replaces_a_file_only_when_the_new_one_is_whole(call, model, t
     out, bad = tmp_path / "out.npz", tmp_path / "bad.txt"
     out.write_bytes(b"older")
     bad.write_bytes(b"fine\n\xff\n")
-    assert call("embed", bad, "--out", out, "--model", model, "--overwrite").code == 1
+    assert call("embed", bad, "--pretokenized", "--out", out, "--model", model, "--overwrite").code == 1
     assert out.read_bytes() == b"older"
-    assert call("embed", text, "--out", out, "--model", model, "--overwrite").code == 0
+    assert call("embed", text, "--pretokenized", "--out", out, "--model", model, "--overwrite").code == 0
     assert len(read(out)) == 8
 
 
 def test_equal_calls_write_equal_bytes(call, model, text, tmp_path):
-    for suffix in (".h5", ".npz", ".safetensors"):
+    for suffix in (".h5", ".npz"):
         for name in ("one", "two"):
             time.sleep(1.1)  # file formats that hold a time of writing hold it in seconds
-            assert call("embed", text, "--out", tmp_path / f"{name}{suffix}", "--model", model).code == 0
+            assert (
+                call("embed", text, "--pretokenized", "--out", tmp_path / f"{name}{suffix}", "--model", model).code == 0
+            )
         one, two = tmp_path / f"one{suffix}", tmp_path / f"two{suffix}"
         assert one.read_bytes() == two.read_bytes()
 
 
 def test_progress_lines_go_to_standard_error(call, model, text, tmp_path):
-    result = call("embed", text, "--out", tmp_path / "out.npz", "--model", model)
+    result = call("embed", text, "--pretokenized", "--out", tmp_path / "out.npz", "--model", model)
     assert re.search(mentions("embed", "8 lines"), result.err)
     assert result.out.count("\n") == 1
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".npz"])
+def test_the_file_holds_tokens_offsets_and_settings(call, model, tmp_path, suffix):
+    lines = ["It's  mine, isn't it? Yes.", "", "Don't go to 東京!"]
+    source, out = tmp_path / "raw.txt", tmp_path / f"out{suffix}"
+    source.write_text("\n".join(lines), encoding="utf-8")
+    assert call("embed", source, "--out", out, "--model", model, "--layers", "top").code == 0
+    with VectorFile(out) as file:
+        assert len(file) == 3
+        assert [token.text for token in file.tokens(0)][:6] == ["It", "'s", "mine", ",", "is", "n't"]
+        assert file.tokens(1) == []
+        for line, vectors in enumerate(file):
+            tokens = file.tokens(line)
+            assert len(tokens) == len(vectors)
+            assert [lines[line][start:end] for _, start, end in tokens] == [token.text for token in tokens]
+        settings = file.settings
+    assert (settings["model"], settings["layers"], settings["lang"]) == (str(model), "top", "en")
+    with pytest.raises(InputError), VectorFile(source):
+        pass
+
+
+def test_the_library_function_returns_what_it_wrote(tiny_bilm, text, tmp_path):
+    result = embed_file(text, tmp_path / "out.h5", model=Elmo(tiny_bilm), pretokenized=True, pool="mean")
+    assert (result.n_lines, result.n_tokens, result.shape, result.already_complete) == (8, 26, (3, 16), False)
+    with pytest.raises(WrongCallError, match="both"):
+        embed_file(text, tmp_path / "out.h5", model=Elmo(tiny_bilm), resume=True, overwrite=True)

@@ -1,179 +1,349 @@
-"""The work of `torchelmo embed`: lines → vectors → spool → file. It may stop anywhere and go on later."""
+"""Embed a text file: lines → tokens → vectors → file. A run may be interrupted at any moment and resumed later."""
 
-import contextlib
 import dataclasses
+import difflib
+import hashlib
 import os
-import queue
-import threading
+import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from torchelmo.bulk.outputs import FORMATS, MOST_SAFETENSORS_LINES
-from torchelmo.bulk.partial import Array, Spool
-from torchelmo.errors import InputError, OutputError, WrongCallError
-from torchelmo.files import flush_to_disk, os_errors_as_output_error, read_lines
+from torchelmo import __version__
+from torchelmo.bulk.outputs import FORMATS, Array, Line, Output, VectorFile
+from torchelmo.bulk.partial import PartialOutput, is_ours, partial_folder, remove_partial, text_bytes
+from torchelmo.errors import InputError, OutputError, OutputExistsError, TorchelmoError, WrongCallError
+from torchelmo.files import read_lines, require_file, source_name
 from torchelmo.progress import progress
-
-T = TypeVar("T")
-
-
-@contextlib.contextmanager
-def in_background(write: Callable[[T], None], *, waiting: int = 32) -> Iterator[Callable[[T], None]]:
-    """Gives `put(item)`: a thread calls `write(item)` for one after the other, at most `waiting` behind.
-
-    An error in the thread is raised by the next `put`, or at the end of the block. All that was put is
-    written, also when the block itself fails.
-    """
-    items: queue.Queue[T | _End] = queue.Queue(waiting)
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        # After a failure items are still taken, so that nobody waits for a place in the queue for ever.
-        while not isinstance(item := items.get(), _End):
-            if not errors:
-                try:
-                    write(item)
-                except BaseException as error:
-                    errors.append(error)
-
-    def put(item: T) -> None:
-        if errors:
-            raise errors[0]
-        items.put(item)
-
-    thread = threading.Thread(target=work, name="writer", daemon=True)
-    thread.start()
-    try:
-        yield put
-    finally:
-        items.put(_End())
-        thread.join()
-    if errors:
-        raise errors[0]
-
-
-class _End:
-    """No more items will come."""
-
+from torchelmo.text.tokenize import align, tokenizer_for
 
 if TYPE_CHECKING:
     from torchelmo.elmo import Elmo
-    from torchelmo.embedder import Layers
-COMMIT_SECONDS = 5.0  # no more work than this is lost when a run is killed
-LAYERS = ("all", "top", "average")
+
+LAYERS = ("all", "top", "average", "sum", "concat")
+COMMIT_SECONDS = 5.0  # a killed run loses no more work than this
+_BATCHES_AT_ONCE = 4  # batches that are sorted by length together; fixed, so that a resumed run forms the same batches
+
+
+class EmbedResult(NamedTuple):
+    """What `embed_file` wrote."""
+
+    path: Path
+    n_lines: int
+    n_tokens: int
+    shape: tuple[int | str, ...]  # of a line's array; "tokens" stands for its number of tokens
+    dtype: str
+    settings: dict[str, Any]
+    already_complete: bool = False  # there was nothing left to do for `resume`
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """All that decides the numbers: a run goes on only with the settings it was begun with."""
+class _Settings:
+    """Everything that determines the numbers in the file."""
 
-    model: str  # a hash of the weights
+    model: str
+    fingerprint: str  # hash of the weights
     layers: str
-    tokenize: str | None
-    pool: Literal["mean", "max"] | None
-    dtype: Literal["float32", "float16"]
-    precision: Literal["float32", "float16"]
+    pool: str | None
+    dtype: str
+    precision: str
+    state: str
+    lang: str | None  # None for text that is already tokenized
     batch_tokens: int
-    state: Literal["reset", "carry"]
     device: str
+    torchelmo: str = __version__
+
+    def decisive(self) -> dict[str, Any]:
+        """Return the settings that must be the same for a resumed run."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in ("model", "torchelmo")}
 
 
-def embed_lines(spool: Spool, elmo: "Elmo", input_: str, settings: Settings, n_lines: int | None) -> None:
-    """Compute what the spool does not have yet; writing overlaps with computing."""
+def embed_file(
+    input: str | Path,
+    out: str | Path,
+    *,
+    model: "str | Path | Elmo | None" = None,
+    layers: str | int = "all",
+    pool: Literal["mean", "max"] | None = None,
+    dtype: Literal["float32", "float16"] = "float32",
+    precision: Literal["float32", "float16"] = "float32",
+    batch_tokens: int = 2048,
+    state: Literal["reset", "carry"] = "reset",
+    lang: str | None = None,
+    pretokenized: bool = False,
+    device: str = "auto",
+    resume: bool = False,
+    overwrite: bool = False,
+) -> EmbedResult:
+    """Embed every line of a text file, and write the vectors to an HDF5 or NumPy file.
 
-    def write(item: tuple[str, Array] | None) -> None:  # None: commit
-        if item is None:
-            spool.commit()
-        else:
-            spool.append(item[0], _pooled(item[1], settings.pool))
+    Line N (counted from 0) becomes the array "N", (layers, tokens, dim) for all layers and else (tokens, dim). The file
+    also holds the tokens, their character offsets and the settings; `VectorFile` reads it. A run that is interrupted
+    leaves OUT.partial, never OUT.
 
-    lines = read_lines(input_)
-    _skip_known(lines, spool, input_)
+    Args:
+        input: A text file (plain, .gz, .bz2 or .xz), or "-" for standard input. Every line is embedded on its own.
+        out: The file to write: .h5, .hdf5 or .npz.
+        model: Anything that `torchelmo.load` accepts, or an `Elmo`. Default: the model in the package.
+        layers: "all", "top", "average", "sum", "concat" or the index of a layer (0 is the token layer).
+        pool: Write one vector per line, the mean or the maximum over its tokens. Blank lines get zeros.
+        dtype: The type of the numbers in the file.
+        precision: The type of the weights in the computation.
+        batch_tokens: The number of tokens in a batch.
+        state: "reset" starts every sentence from zero state, "carry" from the state after the sentence before.
+        lang: The language whose rules split the text. Default: the language of the model, or else English.
+        pretokenized: The text is already tokenized, with spaces between the tokens.
+        device: "auto", "cpu", "cuda", "cuda:1" and so on. Ignored if `model` is an `Elmo`.
+        resume: Continue an interrupted run. If the output is already complete, nothing is done.
+        overwrite: Replace an existing output, and start again if a run was interrupted.
+
+    Returns:
+        The path and the size of the output.
+
+    Raises:
+        WrongCallError: The arguments do not fit together, or not the run that should be resumed.
+        InputError: The text cannot be read.
+        OutputError: The output cannot be written.
+    """
+    out = Path(out)
+    check_paths(input, out, resume=resume, overwrite=overwrite)
+    n_lines = _check_text(input)
+    elmo, name = _open_model(model, device)
+    layers = _check_layers(str(layers), elmo.bilm.config.n_layers)
+    lang = None if pretokenized else (lang or getattr(elmo.bilm, "lang", None) or "en")
+    settings = _Settings(
+        model=name,
+        fingerprint=elmo.bilm.fingerprint(),
+        layers=layers,
+        pool=pool,
+        dtype=dtype,
+        precision=precision,
+        state=state,
+        lang=lang,
+        batch_tokens=batch_tokens,
+        device=next(elmo.bilm.parameters()).device.type,
+    )
+    shape = _shape_function(elmo, layers, pool)
+    output = FORMATS[out.suffix](shape, np.dtype(dtype).newbyteorder("<"), dataclasses.asdict(settings))
+    partial = partial_folder(out)
+    if resume and out.exists() and not (partial / "output").exists():
+        return _already_complete(out, settings, shape, input)
+    job = PartialOutput(out, settings.decisive())
+    with job.open():
+        if not (resume and job.resume(_split_lines(input, lang, n_lines), output)):
+            job.start(_split_lines(input, lang, n_lines), output)
+        if not len(job.counts):
+            raise InputError(f"{source_name(input)}: expected text, found an empty file.")
+        _check_space(job, output)
+        _write_vectors(job, elmo, settings, output)
+        job.finish(output)
+    return _result(out, settings, shape, len(job.counts), int(job.counts.sum()))
+
+
+def _write_vectors(job: PartialOutput, elmo: "Elmo", settings: _Settings, output: Output) -> None:
+    """Compute and write the vectors of all lines that are not safe yet."""
     last = time.monotonic()
-    with (
-        progress("embed", n_lines, done=spool.n_lines, unit="lines") as advance,
-        in_background(write) as put,
-        contextlib.closing(_vectors(elmo, lines, settings)) as items,
-    ):
-        for item in items:
-            put(item)
-            advance(1)
-            # A carried state is gone when a run ends: without it there is nothing to go on from.
+    number = job.n_committed
+    with progress("embed", len(job.counts), done=number, unit="lines") as advance:
+        for block in _embed_blocks(elmo, job.lines(number), settings):
+            for vectors in block:
+                job.append(output.encode(number, vectors.astype(output.dtype, order="C")))
+                number += 1
+                advance(1)
+            # A carried state is lost with the process: a run with it can only be resumed when all vectors are written.
             if settings.state == "reset" and time.monotonic() - last >= COMMIT_SECONDS:
-                put(None)
+                job.commit()
                 last = time.monotonic()
-        put(None)
-    if not spool.n_lines:
-        raise InputError(f"{input_}: expected text, one sentence per line; it is empty.")
+        job.commit()
 
 
-def put_together(spool: Spool, out: Path) -> None:
-    """The file itself: made inside the spool's folder, and moved to its name when it is whole."""
-    spool.close()
-    made = spool.folder / f"made{out.suffix}"
-    try:
-        with os_errors_as_output_error(out), progress(f"write {out.name}", spool.n_lines, unit="lines") as advance:
-            FORMATS[out.suffix](spool, made, advance)
-            flush_to_disk(made)
-            os.replace(made, out)
-    finally:
-        made.unlink(missing_ok=True)  # half a file is of no use, and the disk may be full
-    spool.remove()
+def _embed_blocks(elmo: "Elmo", lines: Iterator[Line], settings: _Settings) -> Iterator[Iterator[Array]]:
+    """Yield the vectors of the lines, block by block. A resumed run has the same blocks, and so the same bits."""
+    if settings.state == "carry":
+        yield _embed(elmo, lines, settings)
+        return
+    block: list[Line] = []
+    n_tokens = 0
+    for line in lines:
+        block.append(line)
+        n_tokens += 1 + sum(len(sentence) + 2 for sentence in line.sentences)
+        if n_tokens >= _BATCHES_AT_ONCE * settings.batch_tokens:
+            yield _embed(elmo, iter(block), settings)
+            block, n_tokens = [], 0
+    if block:
+        yield _embed(elmo, iter(block), settings)
 
 
-def check_size(out: Path, n_lines: int) -> None:
-    """What a format cannot hold is said as soon as it is known."""
-    if out.suffix == ".safetensors" and n_lines > MOST_SAFETENSORS_LINES:
-        raise OutputError(
-            f"{out}: a .safetensors file has room for {MOST_SAFETENSORS_LINES:,} lines, the text has more. "
-            "Write .h5 instead, or split the text."
-        )
+def _embed(elmo: "Elmo", lines: Iterator[Line], settings: _Settings) -> Iterator[Array]:
+    """Yield the array of each line. Its sentences are embedded one by one and joined."""
+    waiting: deque[int] = deque()  # the number of sentences of each line that was read
 
+    def sentences() -> Iterator[list[str]]:
+        for line in lines:
+            waiting.append(len(line.sentences))
+            for sentence in line.sentences:
+                yield [token.text for token in sentence]
 
-def _vectors(elmo: "Elmo", lines: Iterator[str], settings: Settings) -> Generator[tuple[str, Array], None, None]:
-    """Each line with its array."""
-    waiting: deque[str] = deque()  # lines that were read, whose vectors are not there yet
-
-    def sentences() -> Iterator[list[str] | str]:
-        for text in lines:
-            waiting.append(text)
-            yield text if settings.tokenize else text.split()
-
-    layers: Layers = settings.layers if settings.layers in LAYERS else int(settings.layers)  # type: ignore[assignment]
+    whole = settings.layers in ("all", "sum", "concat")
     arrays = elmo.stream(
         sentences(),
-        layers,
+        "all" if whole else settings.layers if settings.layers in LAYERS else int(settings.layers),  # type: ignore[arg-type]
         batch_tokens=settings.batch_tokens,
-        precision=settings.precision,
-        state=settings.state,
-        lang=settings.tokenize or "en",
+        precision=settings.precision,  # type: ignore[arg-type]
+        state=settings.state,  # type: ignore[arg-type]
     )
+    empty = np.zeros((*([elmo.bilm.config.n_layers + 1] if whole else []), 0, elmo.bilm.config.dim), dtype=np.float32)
+    parts: list[Array] = []
     for array in arrays:
-        yield waiting.popleft(), array
+        while waiting and waiting[0] == len(parts):  # blank lines, and a line that is complete
+            waiting.popleft()
+            yield _combine(parts or [empty], settings)
+            parts = []
+        parts.append(array)
+    while waiting:
+        assert waiting[0] == len(parts)
+        waiting.popleft()
+        yield _combine(parts or [empty], settings)
+        parts = []
 
 
-def _pooled(array: Array, pool: str | None) -> Array:
-    """(..., tokens, dim) -> (..., dim), zeros where there are no tokens."""
-    if pool is None:
+def _combine(parts: list[Array], settings: _Settings) -> Array:
+    """Join the arrays of a line's sentences, combine their layers and pool their tokens."""
+    array = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-2)
+    if settings.layers == "sum":
+        array = array.sum(axis=0)
+    elif settings.layers == "concat":
+        array = array.transpose(1, 0, 2).reshape(array.shape[1], -1)
+    if settings.pool is None:
         return array
     if not array.shape[-2]:
         return np.zeros_like(array, shape=(*array.shape[:-2], array.shape[-1]))
-    pooled: Array = array.mean(axis=-2) if pool == "mean" else array.max(axis=-2)
+    pooled: Array = array.mean(axis=-2) if settings.pool == "mean" else array.max(axis=-2)
     return pooled
 
 
-def _skip_known(lines: Iterator[str], spool: Spool, input_: str) -> None:
-    """Read past the lines that an earlier run has done, and make sure that they are the same."""
-    for number, known in enumerate(spool.lines(), 1):
-        text = next(lines, None)
-        if text != known.text:
-            found = "the text ends" if text is None else f"found {text[:40]!r}"
-            raise WrongCallError(
-                f"{input_}: line {number}: expected {known.text[:40]!r}, whose vectors {spool.folder} has; "
-                f"{found}. Resume with the same text, or start again with --overwrite."
+def _shape_function(elmo: "Elmo", layers: str, pool: str | None) -> Callable[[int], tuple[int, ...]]:
+    """Return a function from the number of a line's tokens to the shape of its array."""
+    n_layers, dim = elmo.bilm.config.n_layers + 1, elmo.bilm.config.dim
+    leading = (n_layers,) if layers == "all" else ()
+    width = n_layers * dim if layers == "concat" else dim
+    return lambda n_tokens: (*leading, *(() if pool else (n_tokens,)), width)
+
+
+def _split_lines(input: str | Path, lang: str | None, n_lines: int | None) -> Iterator[Line]:
+    """Yield the lines of the text, split into sentences of tokens."""
+    tokenizer = None if lang is None else tokenizer_for(lang)
+    with progress("tokenize", n_lines, unit="lines") as advance:
+        for text in read_lines(input):
+            if tokenizer is not None:
+                yield Line(text, tokenizer.spans(text))
+            else:
+                words = text.split()
+                yield Line(text, align([words], text) if words else [])
+            advance(1)
+
+
+def check_paths(input: str | Path, out: Path, *, resume: bool, overwrite: bool) -> None:
+    """Check everything about the paths of `embed_file` that can be known before any work."""
+    if resume and overwrite:
+        raise WrongCallError("Expected --resume, which continues a run, or --overwrite, which starts again; got both.")
+    if out.suffix not in FORMATS:
+        raise WrongCallError(f"--out {out}: expected a name that ends in {', '.join(FORMATS)}.")
+    if str(input) != "-":
+        require_file(input, "a text file")
+        if out.exists() and os.path.samefile(input, out):
+            raise WrongCallError(f"--out {out}: is the input itself. Choose another name.")
+    if out.is_dir():
+        raise WrongCallError(f"--out {out}: expected the name of a file, found a directory.")
+    if out.exists() and not (overwrite or resume):
+        raise OutputExistsError(f"--out {out}: exists. Choose another name, or replace it with --overwrite.")
+    partial = partial_folder(out)
+    if not partial.exists() and not partial.is_symlink():
+        return
+    if not is_ours(partial):
+        raise OutputExistsError(
+            f"{partial}: expected the unfinished output of an earlier run, found something else, which was left alone. "
+            "Move it away, or choose another --out."
+        )
+    if not (resume or overwrite):
+        raise OutputExistsError(
+            f"{partial}: an earlier run was interrupted. Continue it with --resume, or start again with --overwrite."
+        )
+
+
+def _check_text(input: str | Path) -> int | None:
+    """Read the text once, to find damage before hours of work; return its number of lines."""
+    if str(input) == "-" or not Path(input).is_file():  # a pipe can be read only once
+        return None
+    n_lines = sum(1 for _ in read_lines(input))
+    if not n_lines:
+        raise InputError(f"{input}: expected text, found an empty file.")
+    return n_lines
+
+
+def _check_layers(layers: str, n_layers: int) -> str:
+    if layers in LAYERS or (layers.isdecimal() and int(layers) <= n_layers):
+        return layers
+    near = difflib.get_close_matches(layers, LAYERS, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise WrongCallError(f"--layers {layers}: expected {', '.join(LAYERS)}, or an index from 0 to {n_layers}.{hint}")
+
+
+def _check_space(job: PartialOutput, output: Output) -> None:
+    """Check that the disk has room for the vectors, before they are computed."""
+    needed = job.missing_bytes(output)
+    free = shutil.disk_usage(job.folder).free
+    if needed > free:
+        raise OutputError(
+            f"{job.out}: could not be written (No space left on device): the vectors need {needed / 1e9:,.1f} GB more, "
+            f"{free / 1e9:,.1f} GB are free. Free some space, or choose another place, --pool, --layers or --dtype."
+        )
+
+
+def _open_model(model: "str | Path | Elmo | None", device: str) -> "tuple[Elmo, str]":
+    """Return the model and its name."""
+    from torchelmo.elmo import Elmo
+    from torchelmo.formats.load import DEFAULT_MODEL, load
+    from torchelmo.runs.distributed import choose_device
+
+    if isinstance(model, Elmo):
+        return model, str(model.bilm.origin)
+    place = choose_device(device)
+    return Elmo(load(model).to(place)).eval(), str(model or DEFAULT_MODEL)
+
+
+def _already_complete(
+    out: Path, settings: _Settings, shape: Callable[[int], tuple[int, ...]], input: str | Path
+) -> EmbedResult:
+    """Return the result of an earlier run, if it is the one that this call would give."""
+    expected = settings.decisive()
+    digest = hashlib.sha256()
+    for line in read_lines(input):
+        digest.update(text_bytes(line))
+    expected["text_sha256"] = digest.hexdigest()
+    try:
+        with VectorFile(out) as file:
+            found, n_lines, n_tokens = file.settings, len(file), file.n_tokens
+    except TorchelmoError as error:
+        raise OutputExistsError(f"--out {out}: exists, and is not the output of this call ({error})") from error
+    for name, value in expected.items():
+        if (found.get(name) or None) != value:
+            raise OutputExistsError(
+                f"--out {out}: exists, with {name} = {found.get(name)!r}, and this call has {value!r}. "
+                "Choose another name, or replace it with --overwrite."
             )
+    if is_ours(partial_folder(out)):
+        remove_partial(partial_folder(out))  # the process was killed after the output had got its name
+    return _result(out, settings, shape, n_lines, n_tokens)._replace(already_complete=True)
+
+
+def _result(
+    out: Path, settings: _Settings, shape: Callable[[int], tuple[int, ...]], n_lines: int, n_tokens: int
+) -> EmbedResult:
+    # The number of tokens is negative here, and nothing else is: so it can be replaced by a word.
+    sizes = tuple("tokens" if size < 0 else size for size in shape(-1))
+    return EmbedResult(out, n_lines, n_tokens, sizes, settings.dtype, dataclasses.asdict(settings))

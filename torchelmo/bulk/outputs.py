@@ -1,100 +1,348 @@
-"""The three files that `embed` can write, each from a finished spool, line by line."""
+"""The files that `embed_file` writes (.h5 and .npz), and `VectorFile`, which reads them back.
 
+The place of every vector is known before the first one is computed, because the tokens are. So a file is laid out
+first, with everything but the vectors, and the vectors are then written into their places. Each line of the text is one
+record: a run that was interrupted continues with the next record, and the file never exists twice.
+
+HDF5 (the layout that AllenNLP established, and more):
+    "0", "1", …                the vectors of each line
+    "sentence_to_index"        (1,): a JSON object from the text of a line to its number
+    "tokens/text"              (n_tokens,): the tokens of all lines
+    "tokens/start", "…/end"    (n_tokens,): their character offsets in the line
+    "tokens/boundaries"        (n_lines + 1,): line i has the tokens boundaries[i] to boundaries[i + 1]
+    attributes                 the settings: model, layers, lang and others
+NumPy (.npz): the arrays "0", "1", …; "tokens" (UTF-8 bytes, one token per line), "start", "end", "boundaries", and
+"settings" (a JSON object).
+"""
+
+import contextlib
+import io
 import json
 import logging
+import os
 import re
-import shutil
+import signal
 import struct
+import threading
 import zipfile
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from torchelmo.bulk.partial import Spool
-from torchelmo.files import create_hdf5
-from torchelmo.progress import Advance
+from torchelmo.errors import InputError, OutputError
+from torchelmo.files import create_hdf5, parse_json, require_file
+from torchelmo.text.tokenize import Token
+
+Array = npt.NDArray[Any]
+Shape = Callable[[int], tuple[int, ...]]  # the shape of a line's vectors, by its number of tokens
+
+# `sentence_to_index` is one JSON string, which a reader must hold in memory as a whole.
+MAX_SENTENCE_CHARACTERS = 64 * 2**20
+_BLOCK = 100_000  # tokens that are written at once
 
 _logger = logging.getLogger(__name__)
-Write = Callable[[Spool, Path, Advance], None]
-# `sentence_to_index` is one JSON string, which a reader must hold in memory as a whole.
-MOST_SENTENCE_CHARACTERS = 64 * 2**20
-# The header of a safetensors file may have 100 MB: room for a million lines at 100 bytes each.
-MOST_SAFETENSORS_LINES = 900_000
 
 
-def write_hdf5(spool: Spool, path: Path, advance: Advance) -> None:
-    """The established layout: datasets "0", "1", … and `sentence_to_index`, a JSON object."""
-    import h5py
+class Line(NamedTuple):
+    """A line of the text, split into sentences of tokens."""
 
-    try:
-        with create_hdf5(path) as file:
-            for number, array in enumerate(spool.arrays()):
-                file.create_dataset(str(number), data=array)
-                advance(1)
-            index = _sentence_to_index(spool)
-            if index is not None:
-                file.create_dataset("sentence_to_index", data=[index], dtype=h5py.string_dtype())
-    except (OSError, RuntimeError, ValueError) as error:
-        raise _with_errno(error) from error
+    text: str
+    sentences: list[list[Token]]
+
+    @property
+    def tokens(self) -> list[Token]:
+        """The tokens of all sentences."""
+        return [token for sentence in self.sentences for token in sentence]
 
 
-def write_npz(spool: Spool, path: Path, advance: Advance) -> None:
-    """What numpy.savez writes: one array for each line, named by its number."""
-    with zipfile.ZipFile(path, "w") as archive:
-        for number, array in enumerate(spool.arrays()):
-            # A fixed date, so that equal vectors give equal files.
-            member = zipfile.ZipInfo(f"{number}.npy", date_time=(1980, 1, 1, 0, 0, 0))
-            with archive.open(member, "w", force_zip64=True) as stream:
-                np.lib.format.write_array(stream, array, allow_pickle=False)
-            advance(1)
+class Hdf5Output:
+    """Lay out an HDF5 file, whose metadata is complete and final before the first vector is written."""
+
+    def __init__(self, shape: Shape, dtype: np.dtype[Any], settings: dict[str, Any]) -> None:
+        self.shape, self.dtype, self.settings = shape, dtype, settings
+
+    def create(self, path: Path, lines: Callable[[], Iterable[Line]], counts: Array) -> Array:
+        """Write the file without its vectors, and return the place of each line's record."""
+        try:
+            with _signals_deferred() as check_signals, create_hdf5(path) as file:
+                for name, value in self.settings.items():
+                    file.attrs[name] = "" if value is None else value
+                self._create_tokens(file, lines(), counts, check_signals)
+                index = _sentence_to_index(lines(), check_signals)
+                if index is not None:
+                    file["sentence_to_index"] = np.array([index], dtype=_h5py().string_dtype())
+                return self._create_datasets(file, counts, check_signals)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise _with_errno(error) from error
+
+    def encode(self, number: int, vectors: Array) -> bytes:
+        """Return the record of a line."""
+        return vectors.tobytes()
+
+    def record_size(self, number: int, n_tokens: int) -> int:
+        """Return the size of a line's record in bytes."""
+        return int(np.prod(self.shape(n_tokens))) * self.dtype.itemsize
+
+    def finish(self, path: Path, lines: Callable[[], Iterable[Line]], counts: Array, places: Array) -> None:
+        """Complete the file when all records are written: nothing is left to do."""
+
+    def _create_tokens(
+        self, file: Any, lines: Iterable[Line], counts: Array, check_signals: Callable[[], None]
+    ) -> None:
+        n_tokens = int(counts.sum())
+        group = file.create_group("tokens")
+        texts = group.create_dataset("text", (n_tokens,), dtype=_h5py().string_dtype())
+        starts, ends = (group.create_dataset(name, (n_tokens,), dtype="<i8") for name in ("start", "end"))
+        group["boundaries"] = _boundaries(counts)
+        place = 0
+        for block in _token_blocks(lines):
+            check_signals()
+            here = slice(place, place + len(block))
+            texts[here], starts[here], ends[here] = zip(*block)
+            place += len(block)
+
+    def _create_datasets(self, file: Any, counts: Array, check_signals: Callable[[], None]) -> Array:
+        h5py = _h5py()
+        how = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        how.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        how.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        how.set_obj_track_times(False)
+        kind = h5py.h5t.py_create(self.dtype)
+        places = np.zeros(len(counts), dtype=np.int64)
+        for number, n_tokens in enumerate(counts.tolist()):
+            check_signals()
+            space = h5py.h5s.create_simple(self.shape(n_tokens))
+            dataset = h5py.h5d.create(file.id, str(number).encode(), kind, space, dcpl=how)
+            places[number] = dataset.get_offset() or 0  # None for a dataset without elements
+        return places
 
 
-def write_safetensors(spool: Spool, path: Path, advance: Advance) -> None:
-    """Keys are line numbers. The data is that of the spool as it is; only the header is new."""
-    dtype = {"float32": "F32", "float16": "F16"}[spool.dtype.name]
-    end = 0
-    with open(path, "wb") as target, open(spool.vectors, "rb") as source:
-        target.write(bytes(8) + b"{")  # the length of the header goes here when it is known
-        for number, line in enumerate(spool.lines()):
-            begin, end = end, end + int(np.prod(line.shape)) * spool.dtype.itemsize
-            entry = {"dtype": dtype, "shape": line.shape, "data_offsets": [begin, end]}
-            target.write(f'{"," if number else ""}"{number}":{json.dumps(entry)}'.encode())
-            advance(1)
-        target.write(b"}" + b" " * (-(target.tell() + 1) % 8))  # the data begins at a multiple of eight
-        length = target.tell() - 8
-        shutil.copyfileobj(source, target, 2**20)
-        target.seek(0)
-        target.write(struct.pack("<Q", length))
+class NpzOutput:
+    """Lay out a NumPy archive: a ZIP file whose members are not compressed, so that their sizes are known."""
+
+    def __init__(self, shape: Shape, dtype: np.dtype[Any], settings: dict[str, Any]) -> None:
+        self.shape, self.dtype, self.settings = shape, dtype, settings
+
+    def create(self, path: Path, lines: Callable[[], Iterable[Line]], counts: Array) -> Array:
+        """Create an empty file, and return the place of each line's record."""
+        sizes = np.zeros(len(counts), dtype=np.int64)
+        for number, n_tokens in enumerate(counts.tolist()):
+            sizes[number] = self.record_size(number, n_tokens)
+            if sizes[number] >= 2**32 - 1:
+                raise OutputError(
+                    f"{path.name}: line {number + 1} has {n_tokens:,} tokens, whose vectors exceed the 4 GB that an "
+                    "array in a .npz file may have. Write .h5, or split the line."
+                )
+        path.touch()
+        return np.cumsum(sizes) - sizes
+
+    def encode(self, number: int, vectors: Array) -> bytes:
+        """Return the record of a line: the header of a ZIP member, the header of a NumPy array, and the vectors."""
+        content = self._array_header(vectors.shape) + vectors.tobytes()
+        return _member_header(number, content) + content
+
+    def record_size(self, number: int, n_tokens: int) -> int:
+        """Return the size of a line's record in bytes."""
+        shape = self.shape(n_tokens)
+        size = len(_member_header(number, b"")) + len(self._array_header(shape))
+        return size + int(np.prod(shape)) * self.dtype.itemsize
+
+    def finish(self, path: Path, lines: Callable[[], Iterable[Line]], counts: Array, places: Array) -> None:
+        """Complete the file when all records are written: append the tokens and the directory of the archive."""
+        places = np.append(places, path.stat().st_size)
+        with open(path, "rb") as stream, zipfile.ZipFile(path, "a") as archive:
+            for number, (place, end) in enumerate(zip(places.tolist(), places[1:].tolist())):
+                info, header = _member(f"{number}.npy"), len(_member_header(number, b""))
+                info.header_offset = place
+                info.compress_size = info.file_size = end - place - header
+                (info.CRC,) = struct.unpack("<I", os.pread(stream.fileno(), 4, place + 14))
+                archive.infolist().append(info)
+            blocks = [
+                (
+                    "\n".join(token.text for token in block).encode("utf-8"),
+                    np.array([(token.start, token.end) for token in block], dtype=np.int64),
+                )
+                for block in _token_blocks(lines())
+            ]
+            spans = np.concatenate([np.zeros((0, 2), dtype=np.int64), *(spans for _, spans in blocks)])
+            members: dict[str, Array] = {
+                "tokens": np.frombuffer(b"\n".join(texts for texts, _ in blocks), dtype=np.uint8),
+                "start": spans[:, 0].copy(),
+                "end": spans[:, 1].copy(),
+                "boundaries": _boundaries(counts),
+                "settings": np.array(json.dumps(self.settings)),
+            }
+            for name, array in members.items():
+                with archive.open(_member(f"{name}.npy"), "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
+
+    def _array_header(self, shape: tuple[int, ...]) -> bytes:
+        stream = io.BytesIO()
+        description = {"descr": self.dtype.str, "fortran_order": False, "shape": tuple(map(int, shape))}
+        np.lib.format.write_array_header_1_0(stream, description)
+        return stream.getvalue()
 
 
-FORMATS: dict[str, Write] = {
-    ".h5": write_hdf5,
-    ".hdf5": write_hdf5,
-    ".npz": write_npz,
-    ".safetensors": write_safetensors,
-}
+Output = Hdf5Output | NpzOutput
+FORMATS: dict[str, type[Output]] = {".h5": Hdf5Output, ".hdf5": Hdf5Output, ".npz": NpzOutput}
 
 
-def _sentence_to_index(spool: Spool) -> str | None:
-    """The first line of each text; none for blank lines. Left out where it would not fit into memory."""
+class VectorFile(Sequence[Array]):
+    """Read a file that `embed_file` or `torchelmo embed` wrote; use it in a `with` statement.
+
+    `file[i]` is the array of line i (counted from 0), `len(file)` the number of lines.
+
+    Args:
+        path: A .h5, .hdf5 or .npz file.
+
+    Raises:
+        InputError: The file was not written by torchelmo.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        path = require_file(path, "a file with vectors")
+        self._file: Any
+        if path.suffix == ".npz":
+            try:
+                self._file = np.load(path, allow_pickle=False)
+            except (OSError, ValueError, zipfile.BadZipFile) as error:
+                raise InputError(f"{path}: expected a .npz file with vectors: {error}.") from error
+            names = ("boundaries", "start", "end", "tokens")
+        else:
+            try:
+                self._file = _h5py().File(path, "r")
+            except OSError as error:
+                raise InputError(f"{path}: expected an HDF5 file with vectors: {error}.") from error
+            names = ("tokens/boundaries", "tokens/start", "tokens/end", "tokens/text")
+        if any(name not in self._file for name in names):
+            self._file.close()
+            raise InputError(f"{path}: expected vectors and tokens as torchelmo writes them, found another layout.")
+        self._boundaries, self._starts, self._ends, self._texts = (self._file[name] for name in names)
+        self._is_npz = path.suffix == ".npz"
+        if self._is_npz:
+            self._texts = bytes(self._texts).decode("utf-8").split("\n")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How the vectors were computed: model, layers, lang and others."""
+        if self._is_npz:
+            settings: dict[str, Any] = parse_json(str(self._file["settings"]), "settings")
+            return settings
+        return {name: value.item() if hasattr(value, "item") else value for name, value in self._file.attrs.items()}
+
+    @property
+    def n_tokens(self) -> int:
+        """The number of tokens of all lines."""
+        return int(self._boundaries[-1])
+
+    def tokens(self, line: int) -> list[Token]:
+        """Return the tokens of a line with their character offsets, one for each row of its vectors."""
+        first, last = map(int, self._boundaries[line : line + 2])
+        texts = [text.decode("utf-8") if isinstance(text, bytes) else text for text in self._texts[first:last]]
+        return [Token(*one) for one in zip(texts, self._starts[first:last].tolist(), self._ends[first:last].tolist())]
+
+    def __len__(self) -> int:
+        return len(self._boundaries) - 1
+
+    def __getitem__(self, line: Any) -> Any:
+        if not -len(self) <= line < len(self):
+            raise IndexError(f"line {line}: the file has {len(self)} lines.")
+        array: Array = self._file[str(line % len(self))][()]
+        return array
+
+    def __enter__(self) -> "VectorFile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def _boundaries(counts: Array) -> Array:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _token_blocks(lines: Iterable[Line]) -> Iterator[list[Token]]:
+    block: list[Token] = []
+    for line in lines:
+        block += line.tokens
+        if len(block) >= _BLOCK:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+def _sentence_to_index(lines: Iterable[Line], check_signals: Callable[[], None]) -> str | None:
+    """Map the text of every line that is not blank to its first line; None if that would need too much memory."""
     index: dict[str, str] = {}
     n_characters = 0
-    for number, line in enumerate(spool.lines()):
+    for number, line in enumerate(lines):
+        check_signals()
         text = line.text.strip()
         if text and text not in index:
             index[text] = str(number)
             n_characters += len(text)
-        if n_characters > MOST_SENTENCE_CHARACTERS:
+        if n_characters > MAX_SENTENCE_CHARACTERS:
             _logger.warning(
                 "The text is too long for one JSON object: sentence_to_index is left out. "
-                "The vectors of line N (counted from 0) are the dataset of that name."
+                "The vectors of line N (counted from 0) are in the dataset of that name."
             )
             return None
     return json.dumps(index)
 
 
-def _with_errno(error: Exception) -> OSError:
-    """HDF5 names the reason of a failed write only in its message: "… errno = 28, error message = '…' …"."""
+def _member(name: str) -> zipfile.ZipInfo:
+    """A member of a ZIP file with a fixed date, so that equal vectors give equal files."""
+    return zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+
+
+def _member_header(number: int, content: bytes) -> bytes:
+    """The local header of an uncompressed member; see APPNOTE.TXT of the ZIP format, section 4.3.7."""
+    name = f"{number}.npy".encode()
+    fields = (20, 0, 0, 0, 0x21, zlib.crc32(content), len(content), len(content), len(name), 0)
+    return struct.pack("<4s5H3I2H", b"PK\x03\x04", *fields) + name
+
+
+def _with_errno(error: Exception) -> Exception:
+    """HDF5 gives the reason of a failed write only in its message: "… errno = 28, error message = '…' …"."""
     match = re.search(r"errno = (\d+), error message = '([^']*)'", str(error))
     return OSError(int(match[1]), match[2]) if match else OSError(str(error))
+
+
+@contextlib.contextmanager
+def _signals_deferred() -> Iterator[Callable[[], None]]:
+    """Defer Ctrl-C and SIGTERM to the calls of a function, and to the end of the block.
+
+    An exception that a signal handler raises inside h5py may hit a weak-reference callback, where Python drops it: the
+    program would go on as if there had been no signal.
+    """
+    received: list[int] = []
+    before: dict[int, Any] = {}
+
+    def check_signals() -> None:
+        if received:
+            before[received[0]](received[0], None)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (int(signal.SIGINT), int(signal.SIGTERM)):
+            if callable(signal.getsignal(number)):
+                before[number] = signal.signal(number, lambda number, _: received.append(number))
+    try:
+        yield check_signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    check_signals()
+
+
+def _h5py() -> Any:
+    import h5py
+
+    return h5py

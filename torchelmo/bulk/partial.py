@@ -1,158 +1,307 @@
-"""What an unfinished run has done so far: a folder `OUT.partial`, from which it can go on or be put together.
+"""The unfinished output of `embed_file`: a folder OUT.partial from which an interrupted run is resumed.
 
-Vectors are appended to one file and a JSON line for each to another; now and then the sizes of both are
-committed. A run that ends at any moment, even by a power cut, leaves all that was committed; what comes
-after that is cut off when it is resumed.
+settings.json   marks the folder as torchelmo's, and says what the run was started with
+lines.jsonl     the text, split into tokens
+layout.npz      the number of tokens of each line, and the place of its vectors in the output
+output          the output itself, which is renamed to OUT when it is complete
+journal.jsonl   how many lines are written and safe, with a checksum of each part
+lock            held by the process that writes here
 """
 
 import contextlib
+import hashlib
 import json
-import shutil
+import os
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from torchelmo.errors import OutputError, WrongCallError
-from torchelmo.files import flush_to_disk, os_errors_as_output_error, write_json
+from torchelmo.bulk.outputs import Array, Line, Output
+from torchelmo.errors import OutputError, TorchelmoError, WrongCallError, short_repr
+from torchelmo.files import (
+    flush_to_disk,
+    hold_lock,
+    make_folders,
+    os_errors_as_output_error,
+    parse_json,
+    read_json,
+    remove_empty_folders,
+    write_json,
+)
+from torchelmo.text.tokenize import Token
 
-Array = npt.NDArray[Any]
+MARKER = "torchelmo embed, unfinished output, version 1"
+_FILES = ("journal.jsonl", "output", "layout.npz", "lines.jsonl", "lock", "settings.json")
 
 
-class Line(NamedTuple):
-    text: str
-    shape: tuple[int, ...]  # of its vectors
+class PartialOutput:
+    """An unfinished output: `read_text`, then `lay_out`, then `append` and `commit`, then `finish`.
 
+    Args:
+        out: The output file; the folder is OUT.partial.
+        settings: Everything that determines the numbers. A run is resumed only with the settings it was started with.
+    """
 
-class Spool:
-    """Open it with `create` or `resume`; `append` and `commit`; `lines()` and `arrays()` read it all back."""
-
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        self.folder = folder
+    def __init__(self, out: Path, settings: Mapping[str, Any]) -> None:
+        self.out = out
         self.settings = dict(settings)
-        self.dtype = np.dtype(settings["dtype"])
-        self.n_lines = 0
-        self.n_committed = 0
-        self.vectors = folder / "vectors.bin"
-        self._index = folder / "lines.jsonl"
-        self._committed = folder / "committed.json"
+        self.folder = partial_folder(out)
+        self.path = self.folder / "output"
+        self.n_committed = 0  # lines whose vectors are written and safe
+        self._started = False  # by this process: then it may remove the folder
+        self._n_written = 0
+        self._checksum = 0  # of the records since the last commit
+        self.counts: Array = np.zeros(0, dtype=np.int64)  # (n_lines,): tokens
+        self._places: Array = self.counts  # (n_lines,): where the record of a line starts
+        self._stack = contextlib.ExitStack()
 
-    @classmethod
-    def create(cls, folder: Path, settings: Mapping[str, Any]) -> "Spool":
-        """A new one; what stood there before is removed."""
-        spool = cls(folder, settings)
-        with os_errors_as_output_error(folder):
-            if spool.vectors.exists():
-                with open(spool.vectors, "rb") as stream:
-                    _lock(stream.fileno(), folder)
-            if folder.exists():
-                shutil.rmtree(folder)
-            folder.mkdir(parents=True)
-        write_json(folder / "settings.json", spool.settings)
-        spool._open("xb")
-        return spool
+    @contextlib.contextmanager
+    def open(self) -> Iterator["PartialOutput"]:
+        """Create the folder if necessary, and lock it. After a failure, remove it if nothing in it is safe yet."""
+        created: list[Path] = []
+        with contextlib.ExitStack() as self._stack:
+            with os_errors_as_output_error(self.folder):
+                created = make_folders(self.folder)
+            try:
+                self._stack.enter_context(hold_lock(self.folder / "lock", str(self.folder)))
+                yield self
+            except BaseException as error:
+                self._stack.close()
+                if self.n_committed:
+                    error.add_note(f"{self.folder} has the first {self.n_committed:,} lines; continue with --resume.")
+                elif self._started:
+                    remove_partial(self.folder)
+                remove_empty_folders(created)
+                raise
 
-    @classmethod
-    def resume(cls, folder: Path, settings: Mapping[str, Any]) -> "Spool":
-        """Go on with what a run with the same settings left behind."""
-        spool = cls(folder, settings)
-        if not spool._committed.exists():  # it ended before there was anything to keep
-            return cls.create(folder, settings)
-        _check_same(folder, _read_json(folder / "settings.json"), spool.settings)
-        committed = _read_json(folder / "committed.json")
-        spool._open("r+b")
-        for name, stream in (("vectors", spool._vectors_stream), ("lines", spool._index_stream)):
-            if stream.seek(0, 2) < committed[name]:
-                spool.close()
-                raise OutputError(f"{folder}: its {name} were cut short. Start again with --overwrite.")
-            stream.seek(committed[name])
-            stream.truncate()
-        spool.n_lines = spool.n_committed = committed["n_lines"]
-        return spool
-
-    def append(self, text: str, array: Array) -> None:
-        data = np.ascontiguousarray(array, dtype=self.dtype)
+    def start(self, lines: Iterator[Line], output: Output) -> None:
+        """Start anew: store the tokens, lay out the output, and record the settings."""
+        self._started = True
+        for name in _FILES:
+            if name != "lock":
+                (self.folder / name).unlink(missing_ok=True)
+        write_json(self.folder / "settings.json", {"format": MARKER, "complete": False})
         with os_errors_as_output_error(self.folder):
-            self._vectors_stream.write(data.data if data.size else b"")
-            self._index_stream.write(json.dumps([text, data.shape]).encode() + b"\n")
-        self.n_lines += 1
+            counts, digest = [], hashlib.sha256()
+            with open(self.folder / "lines.jsonl", "wb") as stream:
+                for line in lines:
+                    record = _encode_line(line)
+                    stream.write(record)
+                    digest.update(text_bytes(line.text))
+                    counts.append(sum(map(len, line.sentences)))
+            self.counts = np.array(counts, dtype=np.int64)
+            output.settings["text_sha256"] = digest.hexdigest()
+        with os_errors_as_output_error(self.out):
+            self._places = output.create(self.path, self.lines, self.counts)
+            np.savez(self.folder / "layout.npz", counts=self.counts, places=self._places)
+            for name in ("lines.jsonl", "output", "layout.npz"):
+                flush_to_disk(self.folder / name)
+        content = {"format": MARKER, "complete": True, "text_sha256": digest.hexdigest(), "settings": self.settings}
+        write_json(self.folder / "settings.json", content)
+        self._open()
+
+    def resume(self, lines: Iterator[Line], output: Output) -> bool:
+        """Continue an interrupted run; return whether there is one to continue.
+
+        Raises:
+            WrongCallError: The run was started with other settings or another text.
+            OutputError: A file in the folder is damaged.
+        """
+        if not (self.folder / "settings.json").exists():
+            return False
+        card = self._read_card()
+        if not card.get("complete"):
+            return False
+        settings = card.get("settings")
+        if not isinstance(settings, dict):
+            raise self._damaged("settings.json: expected settings")
+        for name, value in self.settings.items():
+            if settings.get(name) != value:
+                raise WrongCallError(
+                    f"{self.folder}: was started with {name} = {short_repr(settings.get(name))}, this call has "
+                    f"{short_repr(value)}. Use --resume with the arguments of the first call, or --overwrite."
+                )
+        self._compare_text(lines, card.get("text_sha256"), output)
+        try:
+            with open(self.folder / "layout.npz", "rb") as stream:
+                layout = np.load(stream, allow_pickle=False)
+                self.counts, self._places = layout["counts"], layout["places"]
+        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise self._damaged(f"layout.npz: {error}") from error
+        if self.counts.ndim != 1 or self.counts.shape != self._places.shape or not self.path.exists():
+            raise self._damaged("a part of it is missing")
+        self._open()
+        self._verify_records(output)
+        return True
+
+    def lines(self, first: int = 0) -> Iterator[Line]:
+        """Read the lines of the text with their tokens, from line number `first`."""
+        with open(self.folder / "lines.jsonl", "rb") as stream:
+            for number, record in enumerate(stream):
+                if number >= first:
+                    yield _decode_line(record)
+
+    def missing_bytes(self, output: Output) -> int:
+        """Return how many bytes the output still needs on the disk."""
+        status = os.stat(self.path)
+        end = int(self._places[-1]) + output.record_size(len(self.counts) - 1, int(self.counts[-1]))
+        return max(end, status.st_size) - status.st_blocks * 512
+
+    def append(self, record: bytes) -> None:
+        """Write the record of the next line."""
+        with os_errors_as_output_error(self.out):
+            _write_at(self._output, record, int(self._places[self._n_written]))
+        self._checksum = zlib.crc32(record, self._checksum)
+        self._n_written += 1
 
     def commit(self) -> None:
-        """All lines so far survive whatever comes."""
-        sizes = {"n_lines": self.n_lines}
+        """Make everything that was written safe: it survives a kill or a power cut."""
+        with os_errors_as_output_error(self.out):
+            os.fsync(self._output)
+            entry = json.dumps({"lines": self._n_written, "checksum": self._checksum})
+            os.write(self._journal, f"{entry}\n".encode())
+            os.fsync(self._journal)
+        self.n_committed, self._checksum = self._n_written, 0
+
+    def finish(self, output: Output) -> None:
+        """Complete the output, rename it to OUT and remove the folder."""
+        with os_errors_as_output_error(self.out):
+            size = self.path.stat().st_size
+            try:
+                output.finish(self.path, self.lines, self.counts, self._places)
+                flush_to_disk(self.path)
+            except BaseException:
+                os.truncate(self.path, size)  # half a directory of a ZIP file must not stay
+                raise
+            os.replace(self.path, self.out)
+        self._stack.close()
+        remove_partial(self.folder)
+
+    def _open(self) -> None:
         with os_errors_as_output_error(self.folder):
-            for name, stream in (("vectors", self._vectors_stream), ("lines", self._index_stream)):
-                stream.flush()
-                flush_to_disk(Path(stream.name))
-                sizes[name] = stream.tell()
-        write_json(self._committed, sizes, indent=None)
-        self.n_committed = self.n_lines
+            self._output = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            self._stack.callback(os.close, self._output)
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._journal = os.open(self.folder / "journal.jsonl", flags, 0o666)
+            self._stack.callback(os.close, self._journal)
 
-    def close(self) -> None:
-        with contextlib.suppress(OSError):  # a full disk was reported when it was written
-            self._streams.close()
+    def _read_card(self) -> dict[str, Any]:
+        try:
+            card = read_json(self.folder / "settings.json", "the settings of an unfinished output")
+        except TorchelmoError as error:
+            raise self._damaged(str(error).rstrip(".")) from error
+        if not isinstance(card, dict) or card.get("format") != MARKER:
+            raise self._damaged("settings.json: expected the settings of an unfinished output")
+        return card
 
-    def lines(self) -> Iterator[Line]:
-        """Every committed line, in order."""
-        with open(self._index, "rb") as stream:
-            for _, record in zip(range(self.n_committed), stream):
-                text, shape = json.loads(record)
-                yield Line(text, tuple(shape))
+    def _compare_text(self, lines: Iterator[Line], digest: Any, output: Output) -> None:
+        """Check that the text is the one that the run was started with, and that lines.jsonl is undamaged."""
+        found = hashlib.sha256()
+        with open(self.folder / "lines.jsonl", "rb") as stream:
+            for number, line in enumerate(lines, 1):
+                if stream.readline() != _encode_line(line):
+                    raise self._other_text(f"line {number} is now {short_repr(line.text)}")
+                found.update(text_bytes(line.text))
+            if stream.readline():
+                raise self._other_text("it had more lines")
+        if found.hexdigest() != digest:
+            raise self._damaged("settings.json: the checksum of the text is wrong")
+        output.settings["text_sha256"] = digest
 
-    def arrays(self) -> Iterator[Array]:
-        """The vectors of every committed line, one at a time."""
-        with open(self.vectors, "rb") as stream:
-            for line in self.lines():
-                count = int(np.prod(line.shape))
-                yield np.fromfile(stream, self.dtype, count).reshape(line.shape)
+    def _other_text(self, difference: str) -> WrongCallError:
+        return WrongCallError(
+            f"{self.folder}: was started with another text: {difference}. Resume with the same text, or start again "
+            "with --overwrite."
+        )
 
-    def leave(self, error: BaseException) -> None:
-        """After a failure: say how to go on, or tidy up where there is nothing to go on from."""
-        self.close()
-        if self.n_committed:
-            error.add_note(f"{self.folder} keeps the first {self.n_committed:,} lines; --resume goes on from there.")
-        else:
-            self.remove()
+    def _verify_records(self, output: Output) -> None:
+        """Find how many lines are safe: those of all parts of the journal whose checksums are right."""
+        valid = 0  # bytes of the journal
+        with open(self.folder / "journal.jsonl", "rb") as journal:
+            for entry in journal:
+                if not self._verify_part(entry, output):
+                    break
+                valid += len(entry)
+        os.ftruncate(self._journal, valid)
+        self._n_written = self.n_committed
 
-    def remove(self) -> None:
-        self.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def _verify_part(self, entry: bytes, output: Output) -> bool:
+        try:
+            part = parse_json(entry, "journal.jsonl")
+            last, expected = part["lines"], part["checksum"]
+            if not entry.endswith(b"\n") or not self.n_committed <= last <= len(self.counts):
+                return False
+        except (TorchelmoError, TypeError, KeyError):
+            return False
+        checksum = 0
+        for number in range(self.n_committed, last):
+            size = output.record_size(number, int(self.counts[number]))
+            checksum = zlib.crc32(_read_at(self._output, size, int(self._places[number])), checksum)
+        if checksum != expected:
+            return False
+        self.n_committed = last
+        return True
 
-    def _open(self, mode: str) -> None:
-        with os_errors_as_output_error(self.folder), contextlib.ExitStack() as streams:
-            self._vectors_stream = streams.enter_context(open(self.vectors, mode))
-            self._index_stream = streams.enter_context(open(self._index, mode))
-            _lock(self._vectors_stream.fileno(), self.folder)
-            self._streams = streams.pop_all()  # closed by close
+    def _damaged(self, problem: str) -> OutputError:
+        return OutputError(f"{self.folder}: cannot be resumed: {problem}. Start again with --overwrite.")
 
 
-def _check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    for name, value in now.items():
-        if before.get(name) != value:
-            raise WrongCallError(
-                f"{folder}: was begun with {name} = {before.get(name)!r}, this call has {value!r}. "
-                "Give --resume with the arguments of the first call, or start again with --overwrite."
-            )
+def text_bytes(text: str) -> bytes:
+    """Return the bytes of a line that go into the checksum of a text."""
+    return text.encode("utf-8", "surrogatepass") + b"\n"
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def partial_folder(out: Path) -> Path:
+    """Return the folder for the unfinished output of a run."""
+    return out.with_name(out.name + ".partial")
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether a folder is an unfinished output that torchelmo wrote, and not something else of that name."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    if all(path.name == "lock" or path.name.startswith(".settings.json.") for path in folder.iterdir()):
+        return True  # its process was killed before the settings were written
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise OutputError(f"{path}: cannot go on from this ({error}). Start again with --overwrite.") from error
-    assert isinstance(content, dict)
-    return content
+        card = read_json(folder / "settings.json", "settings")
+    except TorchelmoError:
+        return False
+    return isinstance(card, dict) and card.get("format") == MARKER
 
 
-def _lock(descriptor: int, folder: Path) -> None:
-    """Two runs must not write one file; the system lifts the lock when a process ends in any way."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise OutputError(f"{folder}: another run is writing there. Wait for it, or choose another --out.") from error
+def remove_partial(folder: Path) -> None:
+    """Remove the files that torchelmo wrote, and the folder if nothing else is in it."""
+    for name in _FILES:  # the marker last
+        with contextlib.suppress(OSError):
+            (folder / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _encode_line(line: Line) -> bytes:
+    spans = [[[token.start, token.end] for token in sentence] for sentence in line.sentences]
+    return json.dumps([line.text, spans], separators=(",", ":")).encode() + b"\n"
+
+
+def _decode_line(record: bytes) -> Line:
+    text, spans = json.loads(record)
+    return Line(text, [[Token(text[start:end], start, end) for start, end in sentence] for sentence in spans])
+
+
+def _write_at(descriptor: int, data: bytes, place: int) -> None:
+    view = memoryview(data)
+    while view:
+        n_written = os.pwrite(descriptor, view, place)
+        view, place = view[n_written:], place + n_written
+
+
+def _read_at(descriptor: int, size: int, place: int) -> bytes:
+    parts = []
+    while size > 0 and (part := os.pread(descriptor, size, place)):
+        parts.append(part)
+        size, place = size - len(part), place + len(part)
+    return b"".join(parts)

@@ -1,7 +1,7 @@
-"""The command line: each command builds its settings, calls the library and prints.
+"""The command line: every command parses its arguments, calls a function of the library and prints.
 
-A command is a function with typed arguments; adding it to COMMANDS puts it on the command line. Modules here
-import what is heavy (torch, h5py, spaCy) inside their functions, so that --help is quick.
+A command is a function with typed arguments, listed in COMMANDS or in the dict of its group. The modules import what
+is slow to import (torch, h5py, spaCy) inside functions, so that --help is quick.
 """
 
 import sys
@@ -10,22 +10,20 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from torchelmo.cli import analyse, embed, models, task
-from torchelmo.cli import lm as measure
-from torchelmo.cli import lm as prepare
-from torchelmo.cli import lm as train
-from torchelmo.cli.exit import echo, run, speak_utf8
+from torchelmo.cli import analyse, embed, lm, models, task
+from torchelmo.cli.exit import echo, run, use_utf8_output
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "embed": embed.embed,
     "info": models.info,
     "convert": models.convert,
-    "prepare": prepare.prepare,
-    "pretrain": train.pretrain,
-    "fine-tune": train.fine_tune,
-    "perplexity": measure.perplexity,
-    "surprisal": measure.surprisal,
-    "substitutes": measure.substitutes,
+    "models": models.models,
+    "prepare": lm.prepare,
+    "pretrain": lm.pretrain,
+    "fine-tune": lm.fine_tune,
+    "perplexity": lm.perplexity,
+    "surprisal": lm.surprisal,
+    "substitutes": lm.substitutes,
 }
 TASK_COMMANDS: dict[str, Callable[..., None]] = {
     "train": task.train,
@@ -37,17 +35,18 @@ ANALYSE_COMMANDS: dict[str, Callable[..., None]] = {
     "wsd": analyse.wsd,
     "neighbours": analyse.neighbours,
 }
+_HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run `torchelmo …` and end with its exit code."""
+    """Run `torchelmo …` and exit with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    speak_utf8()
+    use_utf8_output()
     sys.exit(run(lambda: _call(given)))
 
 
 def _call(arguments: list[str]) -> None:
-    # Not app(): that ends the process by itself and prints errors in a way of its own.
+    # app() would handle Ctrl-C, SIGTERM and a closed pipe itself, and lose the notes on how to resume.
     command: Any = typer.main.get_command(app)
     with command.make_context("torchelmo", arguments) as context:
         command.invoke(context)
@@ -69,18 +68,26 @@ def _about(
 ) -> None:
     """ELMo: deep contextual word vectors.
 
-    MODEL is a model folder, a folder with official files, or the name of a model inside the package.
+    MODEL is a model folder, a folder with official files, or the name of a model in the package.
     """
 
 
-def _group(name: str, commands: dict[str, Callable[..., None]]) -> typer.Typer:
-    group = typer.Typer(name=name, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+def _group(name: str, commands: dict[str, Callable[..., None]], about: str | None = None) -> typer.Typer:
+    group = typer.Typer(
+        name=name,
+        help=about,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings=_HELP_NAMES,
+    )
     for command, function in commands.items():
-        group.command(command)(function)
+        group.command(command, context_settings=_HELP_NAMES)(function)
     return group
 
 
 app = _group("torchelmo", COMMANDS)
 app.callback()(_about)
-app.add_typer(_group("task", TASK_COMMANDS), help="Train, evaluate and use the task models of the paper.")
-app.add_typer(_group("analyse", ANALYSE_COMMANDS), help="See what the layers know, by the analyses of the paper.")
+app.add_typer(_group("task", TASK_COMMANDS, "Train, evaluate and use the task models of the paper."))
+app.add_typer(_group("analyse", ANALYSE_COMMANDS, "Examine what the layers encode, as in the paper."))
+app.add_typer(_group("analyze", ANALYSE_COMMANDS, "The same as analyse."), hidden=True)

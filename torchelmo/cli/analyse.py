@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchelmo.cli.embed import load_elmo
 from torchelmo.cli.exit import echo
+from torchelmo.cli.options import load_elmo
 from torchelmo.errors import InputError
 from torchelmo.files import require_file
 

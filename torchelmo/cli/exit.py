@@ -1,13 +1,14 @@
-"""How a call ends: one message on standard error, and the exit code.
+"""How a call prints and ends: results on standard output, one error message on standard error, and the exit code.
 
 0 success · 1 the job failed · 2 the call was wrong
-130 Ctrl-C · 141 the reader of our output went away · 143 SIGTERM
+130 Ctrl-C · 141 the reader of the output closed it · 143 SIGTERM
 """
 
 import contextlib
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import traceback
@@ -21,77 +22,87 @@ from torchelmo.files import os_errors_as_output_error
 
 SUCCESS, FAILED, WRONG_CALL, INTERRUPTED, PIPE_CLOSED, TERMINATED = 0, 1, 2, 130, 141, 143
 
+log = logging.getLogger("torchelmo.cli")
+
+# A missing file, an output that exists and an unknown setting are mistakes in the call; other errors come later.
+_WRONG_CALLS = (WrongCallError, MissingFileError, OutputExistsError, ConfigError)
+# Typer has moved this class between modules and exports only classes that derive from it.
+_UsageError = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+# All control characters except tab and newline, among them the escape sequences of terminals.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: ends a run in the same orderly way as Ctrl-C."""
-
-
-# A file that is not there, one that is in the way, and a setting that does not exist are mistakes in the call; all else
-# came later.
-_WRONG_CALLS = (WrongCallError, MissingFileError, OutputExistsError, ConfigError)
+    """SIGTERM, which ends a run in the same orderly way as Ctrl-C."""
 
 
 def run(job: Callable[[], object]) -> int:
-    """Do the job; say in words what went wrong; give the exit code. TORCHELMO_DEBUG=1 adds the traceback."""
+    """Run the job, report what went wrong, and return the exit code. TORCHELMO_DEBUG=1 adds the traceback."""
     debug = os.environ.get("TORCHELMO_DEBUG", "") not in ("", "0")
     with _logging(logging.DEBUG if debug else logging.INFO), _sigterm():
         try:
             job()
-            _deliver()
+            _flush_stdout()
             return SUCCESS
         except (Exception, KeyboardInterrupt) as error:
             with contextlib.suppress(OSError):
-                _deliver()
+                _flush_stdout()
             if debug and not isinstance(error, typer.Exit):
                 traceback.print_exc()
-            return _explain(error)
+            return _report_and_get_exit_code(error)
 
 
-def speak_utf8() -> None:
-    """Whatever the system's encoding is: not every one has all the signs that we print."""
+def use_utf8_output() -> None:
+    """Print UTF-8 whatever the encoding of the system is: not every encoding has all characters."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors=stream.errors)
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def echo(text: str) -> None:
-    """Print a result, and know at once whether it was delivered."""
+    """Print a result, and fail at once if it cannot be delivered. On a terminal, control characters are escaped."""
     with os_errors_as_output_error("standard output"):
-        print(text, flush=True)
+        print(escape_control(text) if sys.stdout.isatty() else text, flush=True)
+
+
+def escape_control(text: str) -> str:
+    r"""Escape control characters, so that text from elsewhere cannot control the terminal.
+
+    >>> escape_control("\x1b[2Jfoo\tbar\n")
+    '\\x1b[2Jfoo\tbar\n'
+    """
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def stopped(number: int | None) -> typer.Exit:
-    """What a run raises that ended early, in good order, because of signal `number`: its work is not done."""
+    """Return the exception for a run that ended early and in order because of signal `number`."""
     return typer.Exit(TERMINATED if number == signal.SIGTERM else INTERRUPTED)
 
 
-def _explain(error: BaseException) -> int:
+def _report_and_get_exit_code(error: BaseException) -> int:
     if isinstance(error, typer.Exit):  # --help and --version end in this way
         return error.exit_code
     if isinstance(error, BrokenPipeError):
         return PIPE_CLOSED
     if isinstance(error, KeyboardInterrupt):
         terminated = isinstance(error, Terminated)
-        _say("Terminated." if terminated else "Interrupted.", error)
+        _print_error("Terminated." if terminated else "Interrupted.", error)
         return TERMINATED if terminated else INTERRUPTED
     if isinstance(error, TorchelmoError):
-        _say(_message(error), error)
+        _print_error(_message(error), error)
         return WRONG_CALL if isinstance(error, _WRONG_CALLS) else FAILED
-    # Typer's errors about flags and values; their class has had several homes, their method has not.
-    if hasattr(error, "format_message"):
-        context = getattr(error, "ctx", None)
-        path = context.command_path if context is not None else "torchelmo"
-        _say(f"{error.format_message()} See {path} --help.", error)
+    if isinstance(error, _UsageError):
+        _print_error(_usage_message(error), error)
         return WRONG_CALL
-    if isinstance(error, OSError):
-        _say(f"The system refused: {error}.", error)
-        return FAILED
     if _is_out_of_memory(error):
-        _say("Not enough memory. Take less at once: a smaller --batch-tokens or batch_size, or shorter lines.", error)
+        _print_error("Out of memory. Reduce --batch-tokens or batch_size, or split long lines.", error)
         return FAILED
-    _say(
-        f"Unexpected {type(error).__name__}: {error}. This is a fault in torchelmo: "
-        "please report it with what TORCHELMO_DEBUG=1 shows.",
+    if isinstance(error, OSError):
+        _print_error(f"Operating system error: {error}.", error)
+        return FAILED
+    _print_error(
+        f"Unexpected {type(error).__name__}: {error}. This is a bug in torchelmo. "
+        "Please report it with the output of TORCHELMO_DEBUG=1.",
         error,
     )
     return FAILED
@@ -102,27 +113,36 @@ def _message(error: TorchelmoError) -> str:
     return str(error.args[0]) if len(error.args) == 1 else str(error)
 
 
-def _say(message: str, error: BaseException) -> None:
-    """The message, and what was noted on the way (such as where a run can go on), in one line."""
+def _usage_message(error: BaseException) -> str:
+    """Typer's message about a wrong flag or value, and where to find help."""
+    message = str(error.format_message()).strip().removeprefix("Value error, ")  # type: ignore[attr-defined]
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "torchelmo"
+    return f"{message}{'' if message.endswith(('.', '?', ')')) else '.'} See {path} --help."
+
+
+def _print_error(message: str, error: BaseException) -> None:
+    """Print a message and the notes of the error (such as how to continue) in one line."""
     with contextlib.suppress(OSError):  # standard error may be closed too
-        print(" ".join([message, *getattr(error, "__notes__", [])]), file=sys.stderr, flush=True)
+        line = " ".join([message, *getattr(error, "__notes__", [])])
+        print(escape_control(line), file=sys.stderr, flush=True)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
     # PyTorch raises a plain RuntimeError on the CPU.
-    words = ("not enough memory", "can't allocate memory", "out of memory")
+    words = ("not enough memory", "allocate memory", "out of memory", "bad_alloc")
     return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+        isinstance(error, (RuntimeError, ImportError, OSError)) and any(word in str(error) for word in words)
     )
 
 
-def _deliver() -> None:
-    """Find out here, not when Python ends, that our output could not be delivered."""
+def _flush_stdout() -> None:
+    """Flush standard output now: Python would report a failure at its end with a traceback."""
     try:
         with os_errors_as_output_error("standard output"):
             sys.stdout.flush()
     except OSError:
-        # What still waits in the buffer would fail again at the end of the process, with a traceback.
+        # What is left in the buffer would fail again at the end of the process.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise
@@ -140,17 +160,17 @@ def _sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-class _StandardError(logging.Handler):
-    """Looks standard error up for every record: a progress bar puts its own in place while it is shown."""
+class _StderrHandler(logging.Handler):
+    """Print log records to standard error, which a progress bar replaces while it is shown."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):
-            print(self.format(record), file=sys.stderr)
+            print(escape_control(self.format(record)), file=sys.stderr)
 
 
 @contextlib.contextmanager
 def _logging(level: int) -> Iterator[None]:
-    logger, handler = logging.getLogger("torchelmo"), _StandardError()
+    logger, handler = logging.getLogger("torchelmo"), _StderrHandler()
     before = logger.level
     logger.addHandler(handler)
     logger.setLevel(level)

@@ -1,0 +1,303 @@
+"""Interrupted runs of embed_file: what they leave behind, and how they are resumed."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from facts import mentions
+from torchmodel import BiLM, Elmo
+from torchmodel.bulk import embed_file, job, outputs, partial
+from torchmodel.errors import ConfigError, OutputError, OutputExistsError, TorchmodelError, WrongCallError
+
+LINES = ["I took a bow. It was fine.", "bow and arrow", "", "Zürich and 東京 are far from here.", "one", "  "]
+TEXT = [*LINES, *LINES[::-1], *LINES]
+SMALL = {"batch_tokens": 1}  # every line is a block
+
+
+@pytest.fixture(autouse=True)
+def _commit_after_every_block(monkeypatch):
+    monkeypatch.setattr(job, "COMMIT_SECONDS", 0.0)
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("".join(line + "\n" for line in TEXT), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(params=[".h5", ".npz"])
+def out(request, tmp_path):
+    return tmp_path / f"out{request.param}"
+
+
+@pytest.fixture
+def model(bilm_folder):
+    return bilm_folder
+
+
+@pytest.fixture
+def whole(text, out, model):
+    """The bytes of an uninterrupted run."""
+    path = out.with_name(f"whole{out.suffix}")
+    embed_file(text, path, model=model, **SMALL)
+    content = path.read_bytes()
+    path.unlink()
+    return content
+
+
+@pytest.fixture
+def interrupted(text, out, model, monkeypatch):
+    """An unfinished output that broke off at line 7 of 18."""
+    append = partial.PartialOutput.append
+
+    def interrupt(self, record):
+        if self._n_written == 7:
+            raise KeyboardInterrupt
+        append(self, record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(partial.PartialOutput, "append", interrupt)
+        with pytest.raises(KeyboardInterrupt) as error:
+            embed_file(text, out, model=model, **SMALL)
+    (note,) = error.value.__notes__
+    assert all(fact in note for fact in (f"{out}.partial", "lines", "--resume"))
+    assert not out.exists()
+    return out
+
+
+def test_resuming_gives_the_bytes_of_an_uninterrupted_run(whole, interrupted, text, model):
+    with pytest.raises(OutputExistsError, match=mentions(f"{interrupted}.partial", "--resume", "--overwrite")):
+        embed_file(text, interrupted, model=model, **SMALL)
+    result = embed_file(text, interrupted, model=model, resume=True, **SMALL)
+    assert (result.n_lines, result.already_complete) == (18, False)
+    assert interrupted.read_bytes() == whole
+    assert sorted(path.name for path in interrupted.parent.iterdir()) == [interrupted.name, "text.txt"]
+
+
+def test_resume_of_a_finished_output_is_a_success(whole, text, out, model):
+    embed_file(text, out, model=model, **SMALL)
+    result = embed_file(text, out, model=model, resume=True, **SMALL)
+    assert result.already_complete
+    assert out.read_bytes() == whole
+    with pytest.raises(OutputExistsError, match=mentions(out, "layers", "top")):
+        embed_file(text, out, model=model, resume=True, layers="top", **SMALL)
+    text.write_text("another text\n")
+    with pytest.raises(OutputExistsError, match=mentions(out, "text_sha256")):
+        embed_file(text, out, model=model, resume=True, **SMALL)
+
+
+def test_resume_without_an_earlier_run_starts_one(whole, text, out, model):
+    embed_file(text, out, model=model, resume=True, **SMALL)
+    assert out.read_bytes() == whole
+
+
+def test_overwrite_starts_again(interrupted, text, model):
+    embed_file(text, interrupted, model=model, overwrite=True, layers="top")
+    assert not Path(f"{interrupted}.partial").exists()
+
+
+def test_a_carried_state_is_computed_again(text, out, model, monkeypatch):
+    embed_file(text, out, model=model, state="carry", **SMALL)
+    expected = out.read_bytes()
+    out.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(partial.PartialOutput, "finish", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            embed_file(text, out, model=model, state="carry", **SMALL)
+    embed_file(text, out, model=model, state="carry", resume=True, **SMALL)
+    assert out.read_bytes() == expected
+
+
+POINTS = {
+    "reading the text": "partial._encode_line",
+    "laying out the file": "outputs._boundaries",
+    "before the first settings": "partial.np.savez",
+    "before the first vector": "job._check_space",
+    "writing a vector": "partial._write_at",
+    "between data and journal": "partial.json.dumps",
+    "before the rename": "partial.os.replace",
+    "after the rename": "partial.remove_partial",
+}
+KILLED = """
+import os, signal, sys, itertools
+import torchmodel
+from torchmodel.bulk import job, outputs, partial, embed_file
+job.COMMIT_SECONDS = 0.0
+model, text, out, point, n = sys.argv[1:]
+owner, name = eval(point.rpartition(".")[0]), point.rpartition(".")[2]
+function, calls = getattr(owner, name), itertools.count()
+def killed(*arguments, **options):
+    if next(calls) == int(n):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return function(*arguments, **options)
+setattr(owner, name, killed)
+embed_file(text, out, model=model, batch_tokens=1, device="cpu")
+"""
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_kill_at_any_point_loses_and_doubles_nothing(whole, text, out, model, bilm_folder, point):
+    n = {"writing a vector": 5, "between data and journal": 3, "before the rename": 2}.get(point, 0)
+    arguments = [bilm_folder, text, out, POINTS[point], n]
+    process = subprocess.run([sys.executable, "-c", KILLED, *map(str, arguments)], check=False, capture_output=True)
+    assert process.returncode == -signal.SIGKILL, process.stderr.decode()
+    assert out.exists() == (point == "after the rename")
+    embed_file(text, out, model=model, resume=True, **SMALL)
+    assert out.read_bytes() == whole
+    assert sorted(path.name for path in out.parent.iterdir()) == [out.name, "text.txt"]
+
+
+@pytest.mark.parametrize(
+    ("options", "facts"),
+    [
+        ({"layers": "top"}, ["layers", "'all'", "'top'"]),
+        ({"dtype": "float16"}, ["dtype", "'float32'", "'float16'"]),
+        ({"pool": "max"}, ["pool", "None", "'max'"]),
+        ({"lang": "de"}, ["lang", "'en'", "'de'"]),
+        ({"pretokenized": True}, ["lang", "'en'", "None"]),
+        ({"batch_tokens": 7}, ["batch_tokens", "1", "7"]),
+    ],
+)
+def test_other_settings_are_refused(interrupted, text, model, options, facts):
+    with pytest.raises(WrongCallError, match=mentions(f"{interrupted}.partial", *facts, "--resume", "--overwrite")):
+        embed_file(text, interrupted, model=model, resume=True, **SMALL | options)
+    assert embed_file(text, interrupted, model=model, resume=True, **SMALL).n_lines == 18  # the refusal changed nothing
+
+
+def test_another_model_is_refused(interrupted, text, tiny_bilm):
+    with pytest.raises(WrongCallError, match=mentions("fingerprint", "--overwrite")):
+        embed_file(text, interrupted, model=Elmo(BiLM(tiny_bilm.config)), resume=True, **SMALL)
+
+
+@pytest.mark.parametrize("change", [lambda text: text[:5], lambda text: [*text, "more"], lambda text: ["other", *text]])
+def test_another_text_is_refused(interrupted, text, model, change):
+    text.write_text("\n".join(change(TEXT)), encoding="utf-8")
+    with pytest.raises(WrongCallError, match=mentions(f"{interrupted}.partial", "text", "--overwrite")):
+        embed_file(text, interrupted, model=model, resume=True, **SMALL)
+
+
+def test_damaged_vectors_are_computed_again(whole, interrupted, text, model):
+    path = Path(f"{interrupted}.partial", "output")
+    content = bytearray(path.read_bytes())
+    places = outputs.np.load(path.with_name("layout.npz"))["places"]
+    content[places[3] + 200] ^= 1
+    path.write_bytes(content)
+    embed_file(text, interrupted, model=model, resume=True, **SMALL)
+    assert interrupted.read_bytes() == whole
+
+
+@pytest.mark.parametrize("name", ["settings.json", "layout.npz", "lines.jsonl", "journal.jsonl", "output"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: b"[]",
+        lambda content: content[: len(content) // 2],
+        lambda content: content[:10] + b"\xff" + content[11:],
+        lambda content: b"{" * 5000,
+    ],
+)
+def test_damage_is_an_error_of_ours_or_harmless(whole, interrupted, text, model, name, damage):
+    path = Path(f"{interrupted}.partial", name)
+    path.write_bytes(damage(path.read_bytes()))
+    try:
+        embed_file(text, interrupted, model=model, resume=True, **SMALL)
+    except TorchmodelError as error:
+        assert str(interrupted) in str(error)  # noqa: PT017
+        return
+    if name != "output":  # its metadata has no checksum of ours, but HDF5's reader would refuse it
+        assert interrupted.read_bytes() == whole
+
+
+def test_a_folder_of_someone_else_is_left_alone(text, out, model):
+    folder = Path(f"{out}.partial")
+    folder.mkdir()
+    (folder / "settings.json").write_text(json.dumps({"mine": True}))
+    for options in ({}, {"resume": True}, {"overwrite": True}):
+        with pytest.raises(OutputExistsError, match=mentions(folder)):
+            embed_file(text, out, model=model, **options)
+    assert os.listdir(folder) == ["settings.json"]
+
+
+def test_only_our_files_are_removed(interrupted, text, model):
+    (Path(f"{interrupted}.partial") / "notes.txt").write_text("mine")
+    embed_file(text, interrupted, model=model, resume=True, **SMALL)
+    assert os.listdir(f"{interrupted}.partial") == ["notes.txt"]
+
+
+def test_two_runs_do_not_write_one_file(interrupted, text, model):
+    folder = Path(f"{interrupted}.partial")
+    with partial.hold_lock(folder / "lock", "test"):
+        for options in ({"resume": True}, {"overwrite": True}):
+            with pytest.raises(OutputError, match=mentions(folder, f"process {os.getpid()}")):
+                embed_file(text, interrupted, model=model, **options, **SMALL)
+    assert embed_file(text, interrupted, model=model, resume=True, **SMALL).n_lines == 18
+
+
+def test_a_failure_before_the_first_vector_leaves_nothing(text, tmp_path, model, monkeypatch):
+    monkeypatch.setattr(job, "_check_space", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        embed_file(text, tmp_path / "new" / "folder" / "out.h5", model=model)
+    assert os.listdir(tmp_path) == ["text.txt"]
+
+
+@pytest.fixture
+def limit_file_size():
+    """Let the system refuse to write beyond a size, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("missing", [50, 1000, 5000])
+def test_a_full_disk_can_be_mended(whole, text, out, model, limit_file_size, missing):
+    limit_file_size(len(whole) - missing)
+    with pytest.raises(OutputError, match=mentions(out, "File too large")):
+        embed_file(text, out, model=model, **SMALL)
+    assert not out.exists()
+    limit_file_size(resource.RLIM_INFINITY)
+    embed_file(text, out, model=model, resume=True, **SMALL)
+    assert out.read_bytes() == whole
+
+
+def test_too_little_space_is_known_before_the_work(text, tmp_path, model, monkeypatch):
+    out = tmp_path / "out.npz"
+    monkeypatch.setattr(job.shutil, "disk_usage", lambda _: job.shutil._ntuple_diskusage(100, 99, 1))
+    with pytest.raises(OutputError, match=mentions(out, "GB")):
+        embed_file(text, out, model=model)
+    assert os.listdir(out.parent) == ["text.txt"]
+
+
+def test_ctrl_c_while_hdf5_is_written_is_not_lost(text, tmp_path, model, monkeypatch):
+    """An exception out of a signal handler could be dropped inside h5py; here it waits for a safe moment."""
+    sentence_to_index = outputs._sentence_to_index
+
+    def interrupt(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        return sentence_to_index(*arguments)
+
+    monkeypatch.setattr(outputs, "_sentence_to_index", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        embed_file(text, tmp_path / "out.h5", model=model)
+    assert os.listdir(tmp_path) == ["text.txt"]
+
+
+def test_hdf5_gives_the_reason_in_its_message_only():
+    text = "Can't write data (file write failed: time = now, errno = 28, error message = 'No space left on device')"
+    error = outputs._with_errno(OSError(text))
+    assert (error.errno, error.strerror) == (28, "No space left on device")
+    assert str(outputs._with_errno(ValueError("something else"))) == "something else"
+
+
+def test_wrong_settings_are_refused(text, out, model):
+    with pytest.raises(WrongCallError, match="--layers"):
+        embed_file(text, out, model=model, layers="mix")
+    with pytest.raises(ConfigError):
+        embed_file(text, out, model=model, lang="klingon")
+    assert os.listdir(out.parent) == ["text.txt"]

@@ -1,0 +1,155 @@
+"""Describe a model, and convert it between model folders and official files."""
+
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchelmo.bilm.model import BiLM
+from torchelmo.config import config_to_dict
+from torchelmo.errors import OutputError, OutputExistsError, WrongCallError
+from torchelmo.formats.load import DEFAULT_MODEL, find_model, load
+from torchelmo.formats.official import save_official
+from torchelmo.text.characters import CharacterEncoder
+
+Form = Literal["official", "folder"]
+FILES: dict[Form, tuple[str, str]] = {
+    "folder": ("config.json", "model.safetensors"),
+    "official": ("options.json", "weights.hdf5"),
+}
+
+_SAMPLE = (
+    "The actors took a bow while the whole house stood and cheered .",
+    "She drew her bow , and the arrow flew .",
+    "Zürich , São Paulo , 東京 and Ελλάδα are places .",
+    "supercalifragilisticexpialidocious antidisestablishmentarianism",
+    "?",
+)
+_TOLERANCE = 1e-5  # for float32 files, whose output should be equal
+
+
+class Converted(NamedTuple):
+    """What `convert` wrote."""
+
+    target: Path
+    files: dict[str, int]  # their sizes in bytes
+    difference: float  # the largest difference between the outputs of source and target
+    n_sentences: int  # that were compared
+
+
+def convert(
+    source: str | Path,
+    target: str | Path,
+    *,
+    to: Form | None = None,
+    dtype: Literal["float32", "float16"] = "float32",
+    overwrite: bool = False,
+) -> Converted:
+    """Convert a model to a model folder or to official files, and compare the output of both.
+
+    Args:
+        source: Anything that `torchelmo.load` accepts.
+        target: The folder to write.
+        to: "folder" for config.json + model.safetensors, "official" for options.json + weights.hdf5. Default: the form
+            that `source` does not have.
+        dtype: The type of the numbers in the file; float16 only for model folders.
+        overwrite: Replace a model of the same form in `target`.
+
+    Returns:
+        The files, and the largest difference of all layers on a few sentences.
+
+    Raises:
+        WrongCallError: The arguments do not fit together.
+        OutputExistsError: `target` holds a model.
+        OutputError: The output of the converted model differs from that of the source.
+    """
+    target = Path(target)
+    folder = find_model(source)
+    form: Form = to or ("official" if (folder / "config.json").exists() else "folder")
+    if form == "official" and dtype != "float32":
+        raise WrongCallError(f"--dtype {dtype}: official files are float32. Leave it out, or use --to folder.")
+    _check_target(folder, target, form, overwrite)
+    bilm = load(source)
+    if form == "folder":
+        bilm.save(target, dtype=getattr(torch, dtype))
+    else:
+        if bilm.vocabulary is None:
+            (target / "vocab.txt").unlink(missing_ok=True)  # of the model that is replaced
+        save_official(bilm, *(target / name for name in FILES["official"]))
+    difference = largest_difference(bilm, load(target.resolve()))
+    if dtype == "float32" and not difference <= _TOLERANCE:
+        raise OutputError(
+            f"{target}: was written, but its output differs from that of {source} by {difference:.1e}. "
+            "Do not use it; please report this."
+        )
+    files = {path.name: path.stat().st_size for path in sorted(model_files(target))}
+    return Converted(target, files, difference, len(_SAMPLE))
+
+
+def describe(model: str | Path | None = None) -> dict[str, Any]:
+    """Load a model and describe it: shape, parameters, vocabulary, language, origin, files and card.
+
+    Args:
+        model: Anything that `torchelmo.load` accepts.
+
+    Returns:
+        Plain data for JSON.
+
+    >>> describe()["dim"]
+    256
+    """
+    folder, bilm = find_model(model), load(model)
+    parts = {"encoder": 0, "lstm": 0, "softmax": 0}
+    for name, parameter in bilm.named_parameters():  # tied weights appear once
+        part = name.partition(".")[0]
+        parts["lstm" if part.endswith("_lstms") else part] += parameter.numel()
+    card = folder / "README.md"
+    return {
+        "model": str(model or DEFAULT_MODEL),
+        "origin": bilm.origin,
+        "files": {path.name: path.stat().st_size for path in sorted(model_files(folder))},
+        "config": config_to_dict(bilm.config),
+        "dim": bilm.config.dim,
+        "parameters": parts | {"total": sum(parts.values())},
+        "vocabulary": None if bilm.vocabulary is None else len(bilm.vocabulary),
+        "lang": bilm.lang,
+        "pretokenized": bilm.pretokenized,
+        "card": str(card) if card.exists() else None,
+    }
+
+
+def largest_difference(one: BiLM, other: BiLM) -> float:
+    """Return the largest difference between the outputs of two models, over all layers of a few sentences."""
+    ids = _sample(one)
+    with torch.inference_mode():
+        return float((one(ids).layers - other(ids).layers).abs().max())
+
+
+def model_files(folder: Path) -> list[Path]:
+    """Return the files of a model in a folder, in either form."""
+    named = [folder / name for name in (*FILES["folder"], "vocab.txt")]
+    return [path for path in named if path.exists()] + [*folder.glob("*options.json"), *folder.glob("*.hdf5")]
+
+
+def _sample(bilm: BiLM) -> Tensor:
+    if bilm.config.input == "words":  # any words serve, and there may be no vocabulary
+        generator = torch.Generator().manual_seed(0)
+        return torch.randint(1, bilm.config.n_words + 1, (len(_SAMPLE), 12), generator=generator)
+    encoder = CharacterEncoder(bilm.config.max_characters)
+    return torch.from_numpy(encoder.batch([sentence.split() for sentence in _SAMPLE]))
+
+
+def _check_target(source: Path, target: Path, form: Form, overwrite: bool) -> None:
+    if target.exists() and not target.is_dir():
+        raise WrongCallError(f"{target}: expected a folder to write to, found a file. Choose another name.")
+    if target.exists() and target.samefile(source):
+        raise WrongCallError(f"{target}: is SOURCE itself. Choose another folder.")
+    found = [path.name for path in model_files(target) if path.name != "vocab.txt"]
+    other = sorted(set(found) - set(FILES[form]))
+    if other:
+        raise OutputExistsError(
+            f"{target}: holds {', '.join(other)}, of a model in another form. Choose another folder."
+        )
+    if found and not overwrite:
+        raise OutputExistsError(f"{target}: holds a model. Choose another folder, or add --overwrite.")
