@@ -109,5 +109,15 @@ def test_the_wheel_has_every_file_of_the_package_and_nothing_else(installed):
         inside = {name for name in archive.namelist() if ".dist-info/" not in name}
     package = ROOT / "torchelmo"
     files = {path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
-    assert inside == {path.relative_to(ROOT).as_posix() for path in files}
+    recipes = {path for path in (ROOT / "experiments").rglob("*") if path.is_file()}
+    assert inside == {path.relative_to(ROOT).as_posix() for path in files} | {
+        f"torchelmo/{path.relative_to(ROOT).as_posix()}" for path in recipes
+    }
     assert {"torchelmo/py.typed", "torchelmo/pretrained/english-small/model.safetensors"} <= inside
+
+
+def test_recipes_are_found_by_name(installed):
+    program = "from torchelmo.cli.options import find_recipe; print(find_recipe('pretrain', 'laptop'))"
+    path = Path(installed.run("python", "-c", program).strip())
+    assert path.is_relative_to(installed.environment)
+    assert path.read_text(encoding="utf-8") == (ROOT / "experiments/pretrain/laptop.toml").read_text(encoding="utf-8")

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from facts import mentions
-from torchmodel import BiLM, Elmo
-from torchmodel.bulk import embed_file, job, outputs, partial
-from torchmodel.errors import ConfigError, OutputError, OutputExistsError, TorchmodelError, WrongCallError
+
+from torchelmo import BiLM, Elmo
+from torchelmo.bulk import embed_file, job, outputs, partial
+from torchelmo.errors import ConfigError, OutputError, OutputExistsError, TorchelmoError, WrongCallError
 
 LINES = ["I took a bow. It was fine.", "bow and arrow", "", "Zürich and 東京 are far from here.", "one", "  "]
 TEXT = [*LINES, *LINES[::-1], *LINES]
@@ -126,8 +127,8 @@ POINTS = {
 }
 KILLED = """
 import os, signal, sys, itertools
-import torchmodel
-from torchmodel.bulk import job, outputs, partial, embed_file
+import torchelmo
+from torchelmo.bulk import job, outputs, partial, embed_file
 job.COMMIT_SECONDS = 0.0
 model, text, out, point, n = sys.argv[1:]
 owner, name = eval(point.rpartition(".")[0]), point.rpartition(".")[2]
@@ -208,7 +209,7 @@ def test_damage_is_an_error_of_ours_or_harmless(whole, interrupted, text, model,
     path.write_bytes(damage(path.read_bytes()))
     try:
         embed_file(text, interrupted, model=model, resume=True, **SMALL)
-    except TorchmodelError as error:
+    except TorchelmoError as error:
         assert str(interrupted) in str(error)  # noqa: PT017
         return
     if name != "output":  # its metadata has no checksum of ours, but HDF5's reader would refuse it

@@ -1,59 +1,93 @@
-"""torchelmo perplexity, surprisal and substitutes: what a language model expects of a text."""
+"""The commands for language models: prepare, pretrain and fine-tune, then perplexity, surprisal and substitutes."""
 
+import contextlib
+import csv
+import io
 import json
 import logging
 import shlex
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from torchelmo.cli.exit import echo, stopped
-from torchelmo.errors import WrongCallError
-from torchelmo.files import require_file
+from torchelmo.cli.exit import echo, log, stopped
+from torchelmo.cli.options import (
+    AsJson,
+    BatchTokens,
+    Device,
+    Lang,
+    Model,
+    ModelAndTexts,
+    Overwrite,
+    Pretokenized,
+    Resume,
+    Settings,
+    State,
+    Threads,
+    check_resume,
+    find_recipe,
+    language_of,
+    load_bilm,
+    split_model_and_texts,
+)
+from torchelmo.errors import InputError, MissingFileError, WrongCallError
+from torchelmo.files import source_name
+from torchelmo.progress import count
+
+if TYPE_CHECKING:
+    from torchelmo.lm.predict import Perplexity
+    from torchelmo.text.tokenize import Token
+
+Texts = Annotated[
+    list[str],
+    typer.Argument(metavar="TEXT…", help="Text files (also .gz, .bz2, .xz), globs, or -. A line is a paragraph."),
+]
 
 
 def prepare(
-    texts: Annotated[list[str], typer.Argument(metavar="TEXT…", help="Files (also .gz, .bz2, .xz), globs, or -.")],
+    texts: Texts,
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     vocab_size: Annotated[
-        int, typer.Option(min=4, help="Words of the softmax: the most frequent, the three marks among them.")
+        int, typer.Option(min=4, metavar="N", help="Words of the softmax: the N most frequent, with <S>, </S>, <UNK>.")
     ] = 50_000,
     vocab: Annotated[
-        Path | None, typer.Option(help="A vocab.txt whose words to take instead, as a run with init needs.")
+        Path | None, typer.Option(help="Use the words of this vocab.txt instead, as a run with `init` requires.")
     ] = None,
     heldout: Annotated[
         list[str] | None,
-        typer.Option(help="Share of the lines to hold out, or a file; may be given again. Else 0.01."),
+        typer.Option(help="Share of the lines to hold out, or a file; can be repeated. Default: 0.01."),
     ] = None,
-    lang: Annotated[str, typer.Option(help="Split by spaCy's rules for this language (en, de, xx, …).")] = "en",
-    pretokenized: Annotated[
-        bool, typer.Option("--pretokenized", help="A line is a sentence, with spaces between its tokens.")
-    ] = False,
+    lang: Annotated[
+        str,
+        typer.Option(metavar="CODE", help="Language of the text, whose rules split it into tokens: en, de, xx, …"),
+    ] = "en",
+    pretokenized: Pretokenized = False,
     max_characters: Annotated[
-        int, typer.Option(min=3, help="Bytes of a word that the model reads, with its two marks.")
+        int, typer.Option(min=3, metavar="N", help="UTF-8 bytes of a word that the model reads, plus 2 marks.")
     ] = 50,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; else one for each core.")] = None,
-    seed: Annotated[int, typer.Option(help="Chooses the lines that are held out.")] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace prepared text.")] = False,
+    workers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Processes. Default: one per core.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed for the choice of held-out lines.")] = 0,
+    overwrite: Overwrite = False,
 ) -> None:
     """Turn text into memory-mapped arrays for `torchelmo pretrain`.
 
-    TEXT has one paragraph per line; blank lines do not matter. What comes out depends on the text and the
-    settings alone, not on the number of processes. A run that ends early leaves nothing.
+    Blank lines are ignored. The result depends only on the text and the settings, not on the number of processes. A
+    run that is interrupted leaves nothing that looks finished.
     """
-    from torchelmo.lm.preparation import describe
-    from torchelmo.lm.preparation import prepare as run
+    from torchelmo.lm.prepare import describe
+    from torchelmo.lm.prepare import prepare as run
     from torchelmo.text.vocabulary import Vocabulary
 
+    log.info("prepare: %s for %s", count(len(texts), "inputs"), out)
     card = run(
         texts,
         out,
         vocab_size=vocab_size,
         vocabulary=None if vocab is None else Vocabulary.read(vocab),
-        heldout=heldout_part(heldout, default=0.01),
+        heldout=_heldout(heldout, default=0.01),
         lang=lang,
         pretokenized=pretokenized,
         max_characters=max_characters,
@@ -66,8 +100,301 @@ def prepare(
     echo(f"{out}: ready for torchelmo pretrain")
 
 
-def heldout_part(values: list[str] | None, *, default: float) -> float | list[str]:
-    """What --heldout means: a number is a share, unless there is a file of that name."""
+def pretrain(
+    config: Annotated[
+        str, typer.Argument(metavar="CONFIG", help="A TOML file, or a recipe by name: tiny, laptop, small, paper.")
+    ],
+    settings: Settings = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Time a few steps, print the estimated duration and memory, and exit.")
+    ] = False,
+) -> None:
+    """Train a biLM on text that `torchelmo prepare` wrote.
+
+    Ctrl-C and SIGTERM end a run after the current step, with a checkpoint. On several processes or machines: torchrun
+    --nproc-per-node N -m torchelmo pretrain CONFIG.
+    """
+    from torchelmo.config import load_config
+    from torchelmo.lm.config import PretrainConfig
+    from torchelmo.lm.loop import make_plan
+    from torchelmo.lm.loop import pretrain as run
+    from torchelmo.runs.distributed import distributed_context
+    from torchelmo.runs.resume import Stop
+    from torchelmo.runtime import keep_freed_memory
+
+    check_resume(resume, overwrite)
+    found = load_config(PretrainConfig, find_recipe("pretrain", config), settings or [])
+    keep_freed_memory()  # a setting of the whole process, which the library leaves alone
+    with distributed_context(found.device) as world, Stop().on_signals() as stop:
+        if world.rank > 0:  # only rank 0 logs
+            logging.getLogger("torchelmo").setLevel(logging.WARNING)
+        if plan:
+            lines = make_plan(found, world).lines()
+            if world.rank == 0:
+                echo("\n".join(lines))
+            return
+        done = run(found, resume=resume, overwrite=overwrite, stop=stop)
+        if not done.finished:
+            if world.rank == 0:
+                words = ["pretrain", config, *(part for item in settings or [] for part in ("--set", item))]
+                call = shlex.join(["torchelmo", *words, "--resume"])
+                again = call if world.size == 1 else "the same call and --resume"
+                echo(f"Stopped after step {done.step}; checkpoint saved. Resume with: {again}")
+            raise stopped(stop.signal)
+        if world.rank == 0:
+            best = done.best
+            gained = f", best held-out perplexity {best.average:.2f} after step {done.best_step}" if best else ""
+            echo(
+                f"{found.out}: finished after step {done.step}{gained}. To train longer, increase steps, epochs or "
+                "hours and use --resume."
+            )
+
+
+def fine_tune(
+    arguments: ModelAndTexts,
+    out: Annotated[Path, typer.Option(help="The model folder to write.")],
+    model: Model = None,
+    heldout: Annotated[
+        list[str] | None,
+        typer.Option(help="Share of the lines to hold out, or a file; can be repeated. Default: 0.05."),
+    ] = None,
+    vocab_size: Annotated[
+        int, typer.Option(min=4, metavar="N", help="Words of a new softmax, for a model without one.")
+    ] = 50_000,
+    lang: Lang = None,
+    pretokenized: Pretokenized = False,
+    settings: Settings = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Continue to train a model on the text of a task or a domain.
+
+    Its vocabulary stays. A model without a softmax, such as the official ones, first gets one while the other weights
+    are frozen. Training ends when held-out perplexity no longer falls, and the best model is kept.
+    """
+    from torchelmo.formats.load import DEFAULT_MODEL
+    from torchelmo.lm.finetune import fine_tune as run
+    from torchelmo.runs.resume import Stop
+    from torchelmo.runtime import keep_freed_memory
+
+    check_resume(resume, overwrite)
+    model, texts = split_model_and_texts(arguments, model)
+    keep_freed_memory()
+    log.info("fine-tune: %s on %s", model or DEFAULT_MODEL, count(len(texts), "inputs"))
+    with Stop().on_signals() as stop:
+        tuned = run(
+            model or DEFAULT_MODEL,
+            texts,
+            out,
+            heldout=_heldout(heldout, default=0.05),
+            vocab_size=vocab_size,
+            lang=lang,
+            pretokenized=pretokenized or None,
+            settings=settings or [],
+            resume=resume,
+            overwrite=overwrite,
+            stop=stop,
+        )
+    for name, result in (("before", tuned.before), ("after", tuned.after)):
+        if result is not None:
+            ways = " / ".join(f"{value:.2f}" for value in (result.forward, result.backward) if value is not None)
+            echo(f"held-out perplexity {name}: {result.average:.2f} ({ways})")
+    if not tuned.finished:
+        echo("Stopped; checkpoint saved. Resume with the same call and --resume.")
+        raise stopped(stop.signal)
+    echo(f"{out}: the model after step {tuned.step}")
+
+
+def perplexity(
+    arguments: ModelAndTexts,
+    model: Model = None,
+    lang: Lang = None,
+    pretokenized: Pretokenized = False,
+    state: State = "reset",
+    batch_tokens: BatchTokens = 2048,
+    device: Device = "auto",
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the exact perplexity of a text: forward, backward, and their mean.
+
+    TEXT may also be a folder that `torchelmo prepare` wrote, for its held-out part. Targets are all tokens and the end
+    of each sentence. A word outside the vocabulary counts as <UNK>, so perplexities can only be compared for the same
+    vocabulary and text.
+    """
+    from torchelmo.formats.load import DEFAULT_MODEL
+    from torchelmo.lm.predict import combine
+    from torchelmo.lm.predict import perplexity as measure
+    from torchelmo.lm.prepare import expand
+    from torchelmo.progress import progress
+
+    model, texts = split_model_and_texts(arguments, model)
+    files = expand(texts, folders=True)
+    bilm = load_bilm(model, device, threads)
+    language = language_of(bilm, lang, pretokenized)
+    found = {}
+    for file in files:
+        name = source_name(file)
+        with progress(f"perplexity of {name}", unit="tokens") as advance:
+            try:
+                sentences = _sentences(file, language)
+                found[name] = measure(bilm, sentences, state=state, batch_tokens=batch_tokens, progress=advance)
+            except MissingFileError:
+                raise
+            except InputError as error:
+                raise error if name in str(error) else InputError(f"{name}: {error}") from error
+    total = combine(list(found.values()))
+    if as_json:
+        each = {file: one._asdict() for file, one in found.items()}
+        about = {"model": model or DEFAULT_MODEL, "state": state, "files": each, "all": total._asdict()}
+        echo(json.dumps(about, indent=2, ensure_ascii=False))
+        return
+    if len(found) > 1:
+        found["all"] = total
+    for file, one in found.items():
+        echo(f"{file}: {_describe_perplexity(one)}")
+
+
+def surprisal(
+    arguments: ModelAndTexts,
+    model: Model = None,
+    lang: Lang = None,
+    pretokenized: Pretokenized = False,
+    state: State = "reset",
+    batch_tokens: BatchTokens = 2048,
+    device: Device = "auto",
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print −log2 p of every token, in each direction, as tab-separated values or as JSON lines.
+
+    Lines, the sentences of a line and the tokens of a line are counted from 0; start and end are character offsets in
+    the line. If in_vocabulary is 0, the bits are those of <UNK>. Every sentence is a context of its own, unless
+    --state is carry.
+    """
+    from torchelmo.lm.predict import language_model
+    from torchelmo.lm.predict import surprisal as measure
+
+    model, files = _model_and_files(arguments, model)
+    bilm = load_bilm(model, device, threads)
+    language_model(bilm)  # a missing softmax is an error before the table starts
+    table = _Table(
+        ["file", "line", "sentence", "position", "start", "end", "token", "forward", "backward", "in_vocabulary"],
+        as_json,
+    )
+    places: deque[_Place] = deque()
+
+    def sentences() -> Iterator[list[str]]:
+        for place in _places(files, language_of(bilm, lang, pretokenized)):
+            places.append(place)
+            yield [token.text for token in place.tokens]
+
+    with _progress_of("surprisal") as advance:
+        for result in measure(bilm, sentences(), state=state, batch_tokens=batch_tokens):
+            place = places.popleft()
+            bits = [[None] * len(place.tokens) if x is None else x.tolist() for x in (result.forward, result.backward)]
+            for i, (token, forward, backward) in enumerate(zip(place.tokens, *bits)):
+                table.row(
+                    *place.columns(i), token.text, _rounded(forward), _rounded(backward), int(result.in_vocabulary[i])
+                )
+            table.print()
+            advance(len(place.tokens))
+    table.end(files)
+
+
+def substitutes(
+    arguments: ModelAndTexts,
+    model: Model = None,
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="Number of words for each place.")] = 10,
+    word: Annotated[
+        list[str] | None, typer.Option(help="Only for places with this word, as it is written; can be repeated.")
+    ] = None,
+    lang: Lang = None,
+    pretokenized: Pretokenized = False,
+    device: Device = "auto",
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the words that both directions expect at each place, as tab-separated values or as JSON lines.
+
+    The probability is the product of both directions over all words of the vocabulary, normalized to sum to 1. The
+    word itself may be among them. Lines, sentences and tokens are counted as by `torchelmo surprisal`.
+    """
+    from torchelmo.lm.predict import language_model
+    from torchelmo.lm.predict import substitutes as expect
+
+    model, files = _model_and_files(arguments, model)
+    bilm = load_bilm(model, device, threads)
+    language_model(bilm)  # a missing softmax is an error before the table starts
+    table = _Table(
+        ["file", "line", "sentence", "position", "start", "end", "token", "rank", "substitute", "probability"], as_json
+    )
+    with _progress_of("substitutes") as advance:
+        for place in _places(files, language_of(bilm, lang, pretokenized)):
+            tokens = [token.text for token in place.tokens]
+            positions = [i for i, token in enumerate(tokens) if not word or token in word]
+            for i, found in zip(positions, expect(bilm, tokens, positions, top=top)):
+                for rank, (other, p) in enumerate(found, 1):
+                    table.row(*place.columns(i), tokens[i], rank, other, float(f"{p:.6g}"))
+            table.print()
+            advance(len(tokens))
+    table.end(files, f"the word{'s' if word and len(word) > 1 else ''} {', '.join(word)}" if word else "text")
+
+
+class _Place(NamedTuple):
+    """A sentence of a text, and where it is."""
+
+    file: str
+    line: int
+    sentence: int  # its number in the line
+    first: int  # the position of its first token in the line
+    tokens: "list[Token]"
+
+    def columns(self, i: int) -> tuple[str, int, int, int, int, int]:
+        """Return the columns that place token number `i`."""
+        return self.file, self.line, self.sentence, self.first + i, self.tokens[i].start, self.tokens[i].end
+
+
+class _Table:
+    """Print rows as tab-separated values with a header, quoted so that pandas and R read them, or as JSON lines."""
+
+    def __init__(self, columns: Sequence[str], as_json: bool) -> None:
+        self.columns, self.as_json = columns, as_json
+        self._buffer = io.StringIO()
+        self._writer = csv.writer(self._buffer, delimiter="\t", lineterminator="\n")
+        self._n_rows = 0
+        if not as_json:
+            self._writer.writerow(columns)
+
+    def row(self, *values: Any) -> None:
+        """Add a row; None is an empty field."""
+        self._n_rows += 1
+        if self.as_json:
+            self._buffer.write(json.dumps(dict(zip(self.columns, values)), ensure_ascii=False) + "\n")
+        else:
+            self._writer.writerow(values)
+
+    def print(self) -> None:
+        """Print the rows that were added since the last call."""
+        if self._n_rows and (text := self._buffer.getvalue()):
+            echo(text.removesuffix("\n"))
+            self._buffer.seek(0)
+            self._buffer.truncate()
+
+    def end(self, files: Iterable[str], expected: str = "text") -> None:
+        """Check that there was a row."""
+        if not self._n_rows:
+            raise InputError(f"{', '.join(map(source_name, files))}: expected {expected}, found none.")
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _heldout(values: list[str] | None, *, default: float) -> float | list[str]:
+    """Interpret --heldout: a number is a share, unless there is a file of that name."""
     if not values:
         return default
     shares = [share for value in values if not Path(value).exists() and (share := _number(value)) is not None]
@@ -85,253 +412,19 @@ def _number(text: str) -> float | None:
         return None
 
 
-log = logging.getLogger(__name__)
+def _model_and_files(arguments: list[str], model: str | None) -> tuple[str | None, list[str]]:
+    from torchelmo.lm.prepare import expand
+
+    model, texts = split_model_and_texts(arguments, model)
+    return model, expand(texts)
 
 
-def pretrain(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The settings; see docs/training.md.")],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting (optim.lr=0.1); may be given again."),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on exactly where the last checkpoint in out was, if there is one.")
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that out holds.")] = False,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Try a few windows, say what the run will take, and end.")
-    ] = False,
-) -> None:
-    """Train a biLM on text that `torchelmo prepare` wrote.
-
-    Ctrl-C and SIGTERM end a run after its step, with all saved. On many processes or machines: torchrun
-    --nproc-per-node N -m torchelmo pretrain CONFIG.toml.
-    """
-    from torchelmo.config import load_config
-    from torchelmo.lm.config import PretrainConfig
-    from torchelmo.lm.loop import make_plan
-    from torchelmo.lm.loop import pretrain as run
-    from torchelmo.runs.distributed import distributed_context
-    from torchelmo.runs.resume import Stop
-    from torchelmo.runtime import keep_freed_memory
-
-    check_resume(resume, overwrite)
-    found = load_config(PretrainConfig, config, settings or [])
-    keep_freed_memory()  # the process is ours: the library itself leaves such settings alone
-    with distributed_context(found.device) as world, Stop().on_signals() as stop:
-        if world.rank > 0:  # only rank 0 logs
-            logging.getLogger("torchelmo").setLevel(logging.WARNING)
-        if plan:
-            lines = make_plan(found, world).lines()
-            if world.rank == 0:
-                echo("\n".join(lines))
-            return
-        done = run(found, resume=resume, overwrite=overwrite, stop=stop)
-        if not done.finished:
-            if world.rank == 0:
-                words = ["pretrain", str(config), *(part for item in settings or [] for part in ("--set", item))]
-                call = shlex.join(["torchelmo", *words, "--resume"])
-                again = call if world.size == 1 else "the same call and --resume"
-                echo(f"Stopped after step {done.step}; checkpoint saved. Resume with: {again}")
-            raise stopped(stop.signal)
-        if world.rank == 0:
-            best = done.best
-            gained = f", best held-out perplexity {best.average:.2f} after step {done.best_step}" if best else ""
-            echo(
-                f"{found.out}: finished after step {done.step}{gained}. To train longer, increase steps, epochs or "
-                "hours and use --resume."
-            )
-
-
-def fine_tune(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model to begin with.")],
-    texts: Annotated[list[str], typer.Argument(metavar="TEXT…", help="Files (also .gz, .bz2, .xz), globs, or -.")],
-    out: Annotated[Path, typer.Option(help="The model folder to write.")],
-    heldout: Annotated[
-        list[str] | None,
-        typer.Option(help="Share of the lines to hold out, or a file; may be given again. Else 0.05."),
-    ] = None,
-    vocab_size: Annotated[int, typer.Option(min=4, help="Words of a new softmax, for a model that has none.")] = 50_000,
-    lang: Annotated[str, typer.Option(help="Split by spaCy's rules for this language (en, de, xx, …).")] = "en",
-    pretokenized: Annotated[
-        bool, typer.Option("--pretokenized", help="A line is a sentence, with spaces between its tokens.")
-    ] = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting (epochs=1); may be given again."),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted call.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model that out holds.")] = False,
-) -> None:
-    """Train a model further, as a language model, on the text of a task or a domain.
-
-    Its vocabulary stays. A model without a softmax, such as the official ones, is given one first, with the rest
-    frozen. It ends when held-out perplexity no longer falls, and the best model is kept.
-    """
-    from torchelmo.lm.finetune import fine_tune as run
-    from torchelmo.runs.resume import Stop
-    from torchelmo.runtime import keep_freed_memory
-
-    check_resume(resume, overwrite)
-    keep_freed_memory()
-    with Stop().on_signals() as stop:
-        tuned = run(
-            model,
-            texts,
-            out,
-            heldout=heldout_part(heldout, default=0.05),
-            vocab_size=vocab_size,
-            lang=lang,
-            pretokenized=pretokenized,
-            settings=settings or [],
-            resume=resume,
-            overwrite=overwrite,
-            stop=stop,
-        )
-    for name, result in (("before", tuned.before), ("after", tuned.after)):
-        if result is not None:
-            ways = " / ".join(f"{value:.2f}" for value in (result.forward, result.backward) if value is not None)
-            echo(f"held-out perplexity {name}: {result.average:.2f} ({ways})")
-    if not tuned.finished:
-        echo("Stopped; checkpoint saved. Resume with the same call and --resume.")
-        raise stopped(stop.signal)
-    echo(f"{out}: the model after step {tuned.step}")
-
-
-def check_resume(resume: bool, overwrite: bool) -> None:
-    if resume and overwrite:
-        raise WrongCallError(
-            "Expected --resume, which goes on with the run in out, or --overwrite, which replaces it; got both."
-        )
-
-
-if TYPE_CHECKING:
-    from torchelmo.lm.predict import Perplexity
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="Model folder with a softmax, or name.")]
-Text = Annotated[str, typer.Argument(metavar="TEXT", help="A file (also .gz, .bz2, .xz), or -.")]
-Lang = Annotated[str, typer.Option(help="Split by spaCy's rules for this language (en, de, xx, …).")]
-Pretokenized = Annotated[
-    bool, typer.Option("--pretokenized", help="A line is a sentence, with spaces between its tokens.")
-]
-State = Annotated[
-    Literal["reset", "carry"],
-    typer.Option(help="reset: every sentence starts from zero; carry: one running text, as in training."),
-]
-BatchTokens = Annotated[int, typer.Option(min=1, help="Tokens at once; fewer need less memory.")]
-
-
-def perplexity(
-    model: Model,
-    texts: Annotated[
-        list[str],
-        typer.Argument(metavar="TEXT…", help="Files, globs, -, or a prepared folder for its held-out part."),
-    ],
-    lang: Lang = "en",
-    pretokenized: Pretokenized = False,
-    state: State = "reset",
-    batch_tokens: BatchTokens = 2048,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
-) -> None:
-    """Measure how well a language model expects a text: exactly, forward, backward, and their mean.
-
-    Targets are all tokens and the mark that closes a sentence; a word outside of the vocabulary counts as <UNK>,
-    so perplexities can be compared only where vocabulary and text are the same.
-    """
-    from torchelmo import load
-    from torchelmo.lm.predict import combine
-    from torchelmo.lm.predict import perplexity as measure
-    from torchelmo.lm.preparation import expand
+@contextlib.contextmanager
+def _progress_of(what: str) -> Iterator[Any]:
     from torchelmo.progress import progress
 
-    files = expand(texts, folders=True)
-    bilm = load(model)
-    found = {}
-    for file in files:
-        with progress(f"perplexity of {file}", unit="tokens") as advance:
-            sentences = _sentences(file, None if pretokenized else lang)
-            found[file] = measure(bilm, sentences, state=state, batch_tokens=batch_tokens, progress=advance)
-    total = combine(list(found.values()))
-    if as_json:
-        each = {file: one._asdict() for file, one in found.items()}
-        echo(json.dumps({"model": model, "state": state, "files": each, "all": total._asdict()}, indent=2))
-        return
-    if len(found) > 1:
-        found["all"] = total
-    for file, one in found.items():
-        echo(f"{file}: {_in_words(one)}")
-
-
-def surprisal(
-    model: Model,
-    text: Text,
-    lang: Lang = "en",
-    pretokenized: Pretokenized = False,
-    state: State = "reset",
-    batch_tokens: BatchTokens = 2048,
-) -> None:
-    """Print −log2 p of every token, in each direction, as tab-separated values.
-
-    Lines and the tokens of a line are counted from 0. Where in_vocabulary is 0, the bits are those of <UNK>.
-    """
-    from torchelmo import load
-    from torchelmo.lm.predict import language_model
-    from torchelmo.lm.predict import surprisal as measure
-
-    _check(text)
-    bilm = load(model)
-    language_model(bilm)  # an error now, not below the head of the table
-    places: deque[tuple[int, int]] = deque()
-
-    def noted() -> Iterator[list[str]]:
-        for line, position, sentence in _places(text, None if pretokenized else lang):
-            places.append((line, position))
-            yield sentence
-
-    results = measure(bilm, noted(), state=state, batch_tokens=batch_tokens)
-    echo("line\tposition\ttoken\tforward\tbackward\tin_vocabulary")
-    for tokens, forward, backward, known in results:
-        line, first = places.popleft()
-        rows = []
-        for i, token in enumerate(tokens):
-            bits = "\t".join("" if x is None else f"{x[i]:.4f}" for x in (forward, backward))
-            rows.append(f"{line}\t{first + i}\t{token}\t{bits}\t{int(known[i])}")
-        echo("\n".join(rows))
-
-
-def substitutes(
-    model: Model,
-    text: Text,
-    top: Annotated[int, typer.Option(min=1, help="How many words for each place.")] = 10,
-    word: Annotated[
-        list[str] | None, typer.Option(help="Only at places where this word stands; may be given again.")
-    ] = None,
-    lang: Lang = "en",
-    pretokenized: Pretokenized = False,
-) -> None:
-    """Print the words that both directions expect at each place, as tab-separated values.
-
-    The probability is the product of both directions over all words of the vocabulary, made to sum to 1. Lines
-    and the tokens of a line are counted from 0.
-    """
-    from torchelmo import load
-    from torchelmo.lm.predict import language_model
-    from torchelmo.lm.predict import substitutes as expect
-
-    _check(text)
-    bilm = load(model)
-    language_model(bilm)  # an error now, not below the head of the table
-    echo("line\tposition\ttoken\trank\tsubstitute\tprobability")
-    for line, first, sentence in _places(text, None if pretokenized else lang):
-        positions = [i for i, token in enumerate(sentence) if not word or token in word]
-        for i, found in zip(positions, expect(bilm, sentence, positions, top=top)):
-            for rank, (other, p) in enumerate(found, 1):
-                echo(f"{line}\t{first + i}\t{sentence[i]}\t{rank}\t{other}\t{p:.6g}")
-
-
-def _check(text: str) -> None:
-    """Before a model is loaded, which takes longer."""
-    if text != "-":
-        require_file(text, "a text file")
+    with progress(what, unit="tokens") as advance:
+        yield advance
 
 
 def _sentences(file: str, lang: str | None) -> Iterator[list[str]]:
@@ -344,18 +437,24 @@ def _sentences(file: str, lang: str | None) -> Iterator[list[str]]:
     return read_sentences(file, lang)
 
 
-def _places(file: str, lang: str | None) -> Iterator[tuple[int, int, list[str]]]:
-    """Line, place of the first token in it, and tokens of every sentence; `lang` None is for split text."""
-    from torchelmo.text.reading import read_paragraphs
+def _places(files: Iterable[str], lang: str | None) -> Iterator[_Place]:
+    """Yield the sentences of the files; `lang` is None for text that is already tokenized."""
+    from torchelmo.files import read_lines
+    from torchelmo.text.tokenize import align, tokenizer_for
 
-    for number, sentences in enumerate(read_paragraphs(file, lang)):
-        position = 0
-        for sentence in sentences:
-            yield number, position, sentence
-            position += len(sentence)
+    for file in files:
+        for number, text in enumerate(read_lines(file)):
+            if lang is None:
+                sentences = align([words], text) if (words := text.split()) else []
+            else:
+                sentences = tokenizer_for(lang).spans(text)
+            first = 0
+            for index, tokens in enumerate(sentences):
+                yield _Place(source_name(file), number, index, first, tokens)
+                first += len(tokens)
 
 
-def _in_words(found: "Perplexity") -> str:
-    values: dict[str, Any] = {"forward": found.forward, "backward": found.backward, "average": found.average}
+def _describe_perplexity(found: "Perplexity") -> str:
+    values = {"forward": found.forward, "backward": found.backward, "average": found.average}
     each = ", ".join(f"{name} {value:.2f}" for name, value in values.items() if value is not None)
-    return f"perplexity {each}; {found.n_tokens:,} tokens, {found.oov_rate:.2%} outside of the vocabulary"
+    return f"perplexity {each}; {count(found.n_tokens, 'tokens')}, {found.oov_rate:.2%} outside the vocabulary"

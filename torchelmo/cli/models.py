@@ -74,7 +74,7 @@ def _rows(about: dict[str, Any]) -> dict[str, str]:
     if config["input"] == "characters":
         filters = " ".join(f"{width}×{count}" for width, count in config["filters"])
         n_filters = sum(count for _, count in config["filters"])
-        rows["input"] = f"at most {config['max_characters'] - 2} bytes (UTF-8) per token, {config['char_dim']} numbers each"
+        rows["input"] = f"at most {config['max_characters'] - 2} bytes per token, {config['char_dim']} numbers each"
         rows["filters"] = f"{filters} = {n_filters}, {config['activation']}"
         rows["highways"] = str(config["n_highway"])
     else:
