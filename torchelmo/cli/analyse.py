@@ -1,4 +1,4 @@
-"""torchelmo analyse: what the layers of a biLM know."""
+"""torchelmo analyse: examine what the layers of a biLM encode."""
 
 import json
 from collections.abc import Sequence
@@ -8,25 +8,33 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchelmo.cli.exit import echo
-from torchelmo.cli.options import load_elmo
+from torchelmo.cli.options import (
+    AsJson,
+    BatchTokens,
+    Device,
+    Lang,
+    Model,
+    Pretokenized,
+    Threads,
+    check_text,
+    language_of,
+    load_elmo,
+)
 from torchelmo.errors import InputError
-from torchelmo.files import require_file
+from torchelmo.files import source_name
 
 if TYPE_CHECKING:
     from torchelmo.analysis.wsd import Disambiguation
 
-Model = Annotated[str | None, typer.Option(help="A model folder, official files, or a name; default: english-small.")]
 Layers = Annotated[
     list[str] | None,
     typer.Option(
         "--layers",
         "--layer",
-        help="A layer by its index, 0 for the token layer, or top, or all; several with commas, or given again.",
+        metavar="LAYERS",
+        help="Layers by index (0 for the token layer), top, or all; several with commas or by repetition.",
     ),
 ]
-BatchTokens = Annotated[int, typer.Option(min=1, help="Tokens at once; fewer need less memory.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …, or mps.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 _CONTEXT = 12  # words that are shown on each side of a neighbour
 
@@ -34,25 +42,29 @@ _CONTEXT = 12  # words that are shown on each side of a neighbour
 def wsd(
     train: Annotated[Path, typer.Option(help="Text tagged with senses: JSON lines, or XML with --train-keys.")],
     test: Annotated[Path, typer.Option(help="Text to tag: XML of the unified framework with --keys, or JSON lines.")],
-    senses: Annotated[Path, typer.Option(help="index.sense of WordNet: which senses there are, and their order.")],
-    keys: Annotated[Path | None, typer.Option(help="The right senses of the test data, where it is XML.")] = None,
-    train_keys: Annotated[Path | None, typer.Option(help="The senses of the training data, where it is XML.")] = None,
+    senses: Annotated[Path, typer.Option(help="index.sense of WordNet: the senses of every lemma, and their order.")],
+    keys: Annotated[Path | None, typer.Option(help="The correct senses of the test data, if it is XML.")] = None,
+    train_keys: Annotated[Path | None, typer.Option(help="The senses of the training data, if it is XML.")] = None,
     model: Model = None,
     layers: Layers = None,
     n_neighbours: Annotated[
         int | None,
         typer.Option(
-            "--neighbours", min=1, help="So many nearest words of the training data vote; else the mean of each sense."
+            "--neighbours",
+            min=1,
+            metavar="K",
+            help="Use k-nearest-neighbour voting with this k instead of sense centroids.",
         ),
     ] = None,
     batch_tokens: BatchTokens = 2048,
-    device: Device = "cpu",
+    device: Device = "auto",
+    threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the senses of words by nearest neighbour, with each layer alone (Table 5 of the paper).
+    """Disambiguate word senses by nearest neighbour, with each layer alone (Table 5 of the paper).
 
-    A sense is the mean of its vectors in the training data, or --neighbours has them vote one by one; where there
-    is no sense of a lemma, WordNet's first sense is the answer. F1 is that of the unified evaluation framework.
+    A sense is represented by the mean of its vectors in the training data, or by all of them with --neighbours. A lemma
+    that the training data lacks gets WordNet's first sense. F1 is that of the unified evaluation framework.
     """
     from torchelmo.analysis.senses import read_senses, read_tagged
     from torchelmo.analysis.similarity import choose_layers
@@ -62,10 +74,10 @@ def wsd(
     inventory = read_senses(senses)
     tagged = list(read_tagged(test, keys))
     if not any(sentence.words for sentence in tagged):
-        raise InputError(f"{test}: expected words to find the sense of, found none.")
-    # Read to its end before the work begins: damage is found now, and the progress knows how far it is to go.
+        raise InputError(f"{test}: expected words with senses, found none.")
+    # Read the training data once before the work starts: damage is found now, and the total for the progress is known.
     n_sentences = sum(1 for _ in relevant_sentences(read_tagged(train, train_keys), tagged, inventory))
-    elmo = load_elmo(model, device)
+    elmo = load_elmo(model, device, threads)
     chosen = choose_layers(elmo, _split(layers or ["all"]))
     with progress("senses of the training data", n_sentences) as advance:
         found = disambiguate(
@@ -82,24 +94,25 @@ def wsd(
 
 
 def neighbours(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="Where to look: a file (also .gz, .bz2, .xz), or -.")],
-    sentence: Annotated[str, typer.Option(help="The sentence that the word stands in.")],
-    word: Annotated[str | None, typer.Option(help="The word, if it stands in the sentence once.")] = None,
-    position: Annotated[int | None, typer.Option(help="The place of the word in the sentence, from 0.")] = None,
+    texts: Annotated[
+        list[str], typer.Argument(metavar="TEXT…", help="Where to look: text files (also .gz, .bz2, .xz), or -.")
+    ],
+    sentence: Annotated[str, typer.Option(help="The sentence with the word.")],
+    word: Annotated[str | None, typer.Option(help="The word, if it occurs once in the sentence.")] = None,
+    position: Annotated[int | None, typer.Option(help="The position of the word in the sentence, from 0.")] = None,
     model: Model = None,
     layers: Layers = None,
-    top: Annotated[int, typer.Option(min=1, help="How many neighbours.")] = 10,
-    lang: Annotated[str, typer.Option("--tokenize", help="Split by spaCy's rules for this language.")] = "en",
-    pretokenized: Annotated[
-        bool, typer.Option("--pretokenized", help="A line is a sentence, with spaces between its tokens.")
-    ] = False,
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="Number of neighbours.")] = 10,
+    lang: Lang = None,
+    pretokenized: Pretokenized = False,
     batch_tokens: BatchTokens = 2048,
-    device: Device = "cpu",
+    device: Device = "auto",
+    threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the words of a text whose vectors are nearest to that of a word in a sentence (Table 4 of the paper).
 
-    The text may have any size. The layer is the top one unless --layers says otherwise.
+    The text may have any size. The default layer is the top one.
     """
     from torchelmo.analysis.similarity import find_word
     from torchelmo.analysis.similarity import neighbours as find
@@ -107,19 +120,21 @@ def neighbours(
     from torchelmo.text.reading import read_sentences
     from torchelmo.text.tokenize import tokenizer_for
 
-    tokens = sentence.split() if pretokenized else tokenizer_for(lang).tokens(sentence)
+    for text in texts:
+        check_text(text)
+    elmo = load_elmo(model, device, threads)
+    language = language_of(elmo.bilm, lang, pretokenized)
+    tokens = sentence.split() if language is None else tokenizer_for(language).tokens(sentence)
     place = find_word(tokens, word, position)
-    if text != "-":
-        require_file(text, "a text file")
-    elmo = load_elmo(model, device)
-    sentences = read_sentences(text, None if pretokenized else lang)
+    sentences = (one for text in texts for one in read_sentences(text, language))
     chosen = _split(layers or ["top"])
     with progress("neighbours") as advance:
         found = find(
             elmo, tokens, place, sentences, layers=chosen, top=top, batch_tokens=batch_tokens, progress=advance
         )
     if not any(found.values()):
-        raise InputError(f"{text}: expected text to find neighbours in, found no other sentence.")
+        names = ", ".join(map(source_name, texts))
+        raise InputError(f"{names}: expected text to find neighbours in, found no other sentence.")
     if as_json:
         each = {
             layer: [
@@ -154,7 +169,7 @@ def _print_wsd(found: "Disambiguation", test: Path, n_sentences: int, *, as_json
         echo(json.dumps({**numbers, "scores": scores}, indent=2))
         return
     echo(
-        f"{test}: {found.first_sense.n_gold:,} words, {found.n_seen:,} of a lemma that the training data has "
+        f"{test}: {found.first_sense.n_gold:,} words, {found.n_seen:,} with a lemma of the training data "
         f"({found.n_senses:,} senses in {n_sentences:,} sentences)"
     )
     echo(f"{'':<25}  precision  recall      F1")
@@ -163,7 +178,8 @@ def _print_wsd(found: "Disambiguation", test: Path, n_sentences: int, *, as_json
 
 
 def _in_context(tokens: Sequence[str], position: int) -> str:
-    """
+    """Return a word in brackets with the words around it.
+
     >>> _in_context(["I", "took", "a", "bow"], 3)
     'I took a [bow]'
     """

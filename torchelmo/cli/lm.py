@@ -328,9 +328,7 @@ def substitutes(
     model, files = _model_and_files(arguments, model)
     bilm = load_bilm(model, device, threads)
     language_model(bilm)  # a missing softmax is an error before the table starts
-    table = _Table(
-        ["file", "line", "sentence", "position", "start", "end", "token", "rank", "substitute", "probability"], as_json
-    )
+    table = _Table([*_PLACE, "token", "rank", "substitute", "probability"], as_json)
     with _progress_of("substitutes") as advance:
         for place in _places(files, language_of(bilm, lang, pretokenized)):
             tokens = [token.text for token in place.tokens]
@@ -343,6 +341,9 @@ def substitutes(
     table.end(files, f"the word{'s' if word and len(word) > 1 else ''} {', '.join(word)}" if word else "text")
 
 
+_PLACE = ("file", "line", "sentence", "position", "start", "end")
+
+
 class _Place(NamedTuple):
     """A sentence of a text, and where it is."""
 
@@ -353,7 +354,7 @@ class _Place(NamedTuple):
     tokens: "list[Token]"
 
     def columns(self, i: int) -> tuple[str, int, int, int, int, int]:
-        """Return the columns that place token number `i`."""
+        """Return the columns _PLACE of token number `i`."""
         return self.file, self.line, self.sentence, self.first + i, self.tokens[i].start, self.tokens[i].end
 
 

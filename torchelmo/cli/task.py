@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from torchelmo.cli.exit import echo, stopped
-from torchelmo.cli.lm import check_resume
+from torchelmo.cli.options import check_resume
 from torchelmo.errors import WrongCallError
 
 Place = Literal["none", "input", "output", "both"]
