@@ -170,7 +170,7 @@ def test_long_sentences_are_cut_around_the_word():
         ("neighbours TRAIN --sentence a", ["word", "position"]),
         ("neighbours TRAIN --sentence a --word b", ["'b'", "'a'"]),
         ("neighbours gone --sentence a --word a", ["gone"]),
-        ("neighbours TRAIN --sentence a --word a --tokenize qq", ["'qq'"]),
+        ("neighbours TRAIN --sentence a --word a --lang qq", ["'qq'"]),
         ("neighbours TRAIN --sentence a --word a --top 0", ["--top"]),
         ("neighbours TRAIN --sentence a --word a --device moon", ["--device moon"]),
         ("neighbours TRAIN --sentence a --word a --model MODEL --layer x", ["layers", "'all'", "'top'", "'x'"]),

@@ -1,5 +1,7 @@
 """torchelmo prepare, and the three commands that measure a language model."""
 
+import csv
+import io
 import json
 import re
 
@@ -120,25 +122,44 @@ def test_surprisal_is_a_table_by_line_and_position(call, language_model, lines, 
     done = call("surprisal", tmp_path / "model", lines)
     assert done.code == 0
     head, *table = rows(done.out)
-    assert head == ["line", "position", "token", "forward", "backward", "in_vocabulary"]
-    assert [row[:3] for row in table] == [
+    columns = ["file", "line", "sentence", "position", "start", "end", "token", "forward", "backward", "in_vocabulary"]
+    assert head == columns
+    assert {row[0] for row in table} == {str(lines)}
+    assert [[row[1], row[3], row[6]] for row in table] == [
         *(["0", str(i), token] for i, token in enumerate("the bow . the".split())),
         *(["2", str(i), token] for i, token in enumerate("arrow and quiver".split())),
     ]
-    assert [row[5] for row in table] == ["1"] * 6 + ["0"]
+    assert [row[2] for row in table] == list("0001000")
+    text_lines = lines.read_text(encoding="utf-8").splitlines()
+    assert all(text_lines[int(row[1])][int(row[4]) : int(row[5])] == row[6] for row in table)
+    assert [row[9] for row in table] == ["1"] * 6 + ["0"]
     text = [["the", "bow", "."], ["the"], ["arrow", "and", "quiver"]]
     bits = [bit for one in surprisal(language_model, text) for bit in one.forward]
-    assert [float(row[3]) for row in table] == pytest.approx(bits, abs=1e-4)
+    assert [float(row[7]) for row in table] == pytest.approx(bits, abs=1e-4)
+    records = [json.loads(line) for line in call("surprisal", tmp_path / "model", lines, "--json").out.splitlines()]
+    assert [list(map(str, record.values())) for record in records] == table
 
 
 def test_substitutes_are_a_table_by_rank(call, language_model, lines, tmp_path):
     done = call("substitutes", tmp_path / "model", lines, "--pretokenized", "--top", 2, "--word", "the")
     head, *table = rows(done.out)
-    assert head == ["line", "position", "token", "rank", "substitute", "probability"]
-    assert [row[:4] for row in table] == [["0", str(i), "the", str(rank)] for i in (0, 3) for rank in (1, 2)]
+    assert head == [
+        "file",
+        "line",
+        "sentence",
+        "position",
+        "start",
+        "end",
+        "token",
+        "rank",
+        "substitute",
+        "probability",
+    ]
+    expected = [["0", str(i), "the", str(rank)] for i in (0, 3) for rank in (1, 2)]
+    assert [[row[1], row[3], row[6], row[7]] for row in table] == expected
     expected = [s for found in substitutes(language_model, "the bow . the".split(), [0, 3], top=2) for s in found]
-    assert [row[4] for row in table] == [substitute.word for substitute in expected]
-    assert [float(row[5]) for row in table] == pytest.approx([s.probability for s in expected], rel=1e-4)
+    assert [row[8] for row in table] == [substitute.word for substitute in expected]
+    assert [float(row[9]) for row in table] == pytest.approx([s.probability for s in expected], rel=1e-4)
 
 
 @pytest.mark.parametrize("command", ["perplexity", "surprisal", "substitutes"])
@@ -153,3 +174,24 @@ def test_a_missing_file_is_a_wrong_call_before_the_model_is_loaded(command, call
     done = call(command, tmp_path / "no-model", tmp_path / "no.txt")
     assert done.code == 2
     assert str(tmp_path / "no.txt") in done.err
+
+
+@pytest.mark.parametrize("command", ["perplexity", "surprisal", "substitutes"])
+def test_an_empty_file_is_named(command, call, language_model, tmp_path):
+    (tmp_path / "empty.txt").write_text("\n", encoding="utf-8")
+    done = call(command, tmp_path / "model", tmp_path / "empty.txt")
+    assert (done.code, done.out) == (1, "")
+    assert str(tmp_path / "empty.txt") in done.err
+
+
+def test_a_word_that_does_not_occur_is_named(call, language_model, lines, tmp_path):
+    done = call("substitutes", tmp_path / "model", lines, "--word", "Nowhere")
+    assert (done.code, done.out) == (1, "")
+    assert re.search(mentions(lines, "Nowhere"), done.err)
+
+
+def test_quotation_marks_are_read_right(call, language_model, tmp_path):
+    (tmp_path / "quotes.txt").write_text('" the " bow\n" arrow\n', encoding="utf-8")
+    done = call("surprisal", tmp_path / "model", tmp_path / "quotes.txt", "--pretokenized")
+    table = list(csv.reader(io.StringIO(done.out), delimiter="\t"))[1:]
+    assert [row[6] for row in table] == ['"', "the", '"', "bow", '"', "arrow"]

@@ -217,7 +217,7 @@ def _combine(parts: list[Array], settings: _Settings) -> Array:
     if settings.layers == "sum":
         array = array.sum(axis=0)
     elif settings.layers == "concat":
-        array = array.transpose(1, 0, 2).reshape(array.shape[1], -1)
+        array = np.concatenate(list(array), axis=-1)
     if settings.pool is None:
         return array
     if not array.shape[-2]:

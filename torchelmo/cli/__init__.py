@@ -72,10 +72,9 @@ def _about(
     """
 
 
-def _group(name: str, commands: dict[str, Callable[..., None]], about: str | None = None) -> typer.Typer:
+def _group(name: str, commands: dict[str, Callable[..., None]]) -> typer.Typer:
     group = typer.Typer(
         name=name,
-        help=about,
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -88,6 +87,6 @@ def _group(name: str, commands: dict[str, Callable[..., None]], about: str | Non
 
 app = _group("torchelmo", COMMANDS)
 app.callback()(_about)
-app.add_typer(_group("task", TASK_COMMANDS, "Train, evaluate and use the task models of the paper."))
-app.add_typer(_group("analyse", ANALYSE_COMMANDS, "Examine what the layers encode, as in the paper."))
-app.add_typer(_group("analyze", ANALYSE_COMMANDS, "The same as analyse."), hidden=True)
+app.add_typer(_group("task", TASK_COMMANDS), help="Train, evaluate and use the task models of the paper.")
+app.add_typer(_group("analyse", ANALYSE_COMMANDS), help="Examine what the layers encode, as in the paper.")
+app.add_typer(_group("analyze", ANALYSE_COMMANDS), help="The same as analyse.", hidden=True)

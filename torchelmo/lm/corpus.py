@@ -15,7 +15,7 @@ import numpy.typing as npt
 from torchelmo.errors import ConfigError, InputError, MissingFileError
 from torchelmo.files import atomic_write, flush_to_disk, read_lines, require_file
 from torchelmo.text.characters import CharacterEncoder
-from torchelmo.text.vocabulary import BEGIN, END, NOT_A_WORD, UNKNOWN, Vocabulary, fits_a_line, unfit
+from torchelmo.text.vocabulary import BEGIN, END, NOT_A_WORD, UNKNOWN, Vocabulary, is_one_line, word_not_writable_error
 
 FORMAT = 1
 BEGIN_ID, END_ID, UNKNOWN_ID = 0, 1, 2
@@ -266,8 +266,8 @@ def write_corpus(
 def _check_tokens(sentence: Sequence[str], where: str) -> None:
     """types.txt has a line for every token, and its number is the id of the type."""
     for i, token in enumerate(sentence):
-        if not fits_a_line(token) and token != NOT_A_WORD:  # which counts as an unknown word
-            raise unfit(token, f"{where}, token {i}")
+        if not is_one_line(token) and token != NOT_A_WORD:  # which counts as an unknown word
+            raise word_not_writable_error(token, f"{where}, token {i}")
 
 
 class _Spill:

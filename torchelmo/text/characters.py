@@ -1,7 +1,7 @@
-"""Tokens as character ids in the official layout.
+"""Encode tokens as character ids in the official layout.
 
-A token is begin-of-word, its UTF-8 bytes, end-of-word, then padding up to `max_length`; every id is
-shifted by one, so that 0 is free to mark the padded positions of a batch.
+A token is begin-of-word, its UTF-8 bytes, end-of-word, then padding up to `max_length`. All ids are shifted by one, so
+that 0 marks the padded positions of a batch.
 """
 
 from collections.abc import Sequence
@@ -16,23 +16,27 @@ CharacterIds = npt.NDArray[np.int64]
 
 
 class CharacterEncoder:
-    """
+    """Encode tokens as character ids.
+
+    Args:
+        max_length: The number of ids of a token: at most `max_length - 2` bytes and two marks.
+
     >>> CharacterEncoder(max_length=6)("hi").tolist()
     [259, 105, 106, 260, 261, 261]
     """
 
     def __init__(self, max_length: int = 50) -> None:
         if max_length < 3:
-            raise ValueError(f"max_length must leave room for two marks and a byte, got {max_length}.")
+            raise ValueError(f"max_length must be at least 3, for two marks and a byte; got {max_length}.")
         self.max_length = max_length
 
     def __call__(self, token: str) -> CharacterIds:
-        """(max_length,)."""
+        """Encode a token: (max_length,)."""
         (ids,) = self.encode([token])
         return np.asarray(ids, dtype=np.int64)
 
     def encode(self, tokens: Sequence[str]) -> CharacterIds:
-        """(n_tokens, max_length). Bytes that do not fit are cut; lone surrogates have no bytes."""
+        """Encode tokens: (n_tokens, max_length). Bytes beyond the limit are cut; lone surrogates have no bytes."""
         width = self.max_length - 2
         ids = np.full((len(tokens), self.max_length), PADDING, dtype=np.int64)
         if not len(tokens):
@@ -43,7 +47,7 @@ class CharacterEncoder:
         ids[:, 0] = BEGIN_WORD
         ids[rows, lengths + 1] = END_WORD
         data = np.frombuffer(b"".join(pieces), dtype=np.uint8)
-        # Byte number i of all the bytes goes to column 1 + (i - the bytes before its token) of its token.
+        # Byte number i of all bytes goes to column 1 + (i - number of bytes before its token) of its token.
         starts = np.cumsum(lengths) - lengths
         columns = np.arange(len(data)) - np.repeat(starts, lengths) + 1
         ids[np.repeat(rows, lengths), columns] = data.astype(np.int64) + 1
@@ -53,7 +57,7 @@ class CharacterEncoder:
         return ids
 
     def batch(self, sentences: Sequence[Sequence[str]]) -> CharacterIds:
-        """(n_sentences, longest, max_length), 0 at padded positions. No sentence marks are added."""
+        """Encode sentences: (n_sentences, longest, max_length), 0 at padded positions, without `<S>` and `</S>`."""
         longest = max(map(len, sentences), default=0)
         ids = np.zeros((len(sentences), longest, self.max_length), dtype=np.int64)
         flat = self.encode([token for sentence in sentences for token in sentence])
@@ -62,7 +66,7 @@ class CharacterEncoder:
         return ids
 
     def mark(self, name: str) -> CharacterIds:
-        """The ids of `<S>` or `</S>`: begin-of-word, the sentence mark, end-of-word."""
+        """Return the ids of `<S>` or `</S>`: begin-of-word, the sentence mark, end-of-word."""
         ids = np.full(self.max_length, PADDING, dtype=np.int64)
         ids[:3] = BEGIN_WORD, SENTENCE_MARKS[name], END_WORD
         return ids

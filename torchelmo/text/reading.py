@@ -1,26 +1,28 @@
 """Read text files: sentences and paragraphs, columns in the style of CoNLL, JSON lines, treebank escapes."""
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchelmo.errors import InputError, short_repr, shorten
-from torchelmo.files import atomic_write, read_lines
+from torchelmo.errors import ConfigError, InputError, short_repr, shorten
+from torchelmo.files import atomic_write, parse_json, read_lines
 from torchelmo.text.tokenize import Tokenizer
 
 
 def read_sentences(path: str, lang: str | None) -> Iterator[list[str]]:
-    """The sentences of a text, blank lines skipped."""
+    """Yield the sentences of a text; blank lines are skipped. See `read_paragraphs`."""
     for sentences in read_paragraphs(path, lang):
         yield from sentences
 
 
 def read_paragraphs(path: str, lang: str | None) -> Iterator[list[list[str]]]:
-    """The sentences of every line; a blank line gives an empty list.
+    """Yield the sentences of every line; a blank line gives an empty list.
 
-    Without a language a line is a sentence, with spaces between its tokens. "-" is standard input.
+    Args:
+        path: A plain, .gz, .bz2 or .xz file, or "-" for standard input.
+        lang: The language whose rules split a line into sentences and tokens. None: a line is a sentence, with spaces
+            between its tokens.
     """
     tokenizer = None if lang is None else Tokenizer(lang)
     for line in read_lines(path):
@@ -30,7 +32,7 @@ def read_paragraphs(path: str, lang: str | None) -> Iterator[list[list[str]]]:
             yield tokenizer.sentences(line)
 
 
-# Not str.split(): a no-break space or an ideographic space may be part of a token.
+# Unlike str.split(), keep no-break spaces and ideographic spaces, which may be part of a token.
 _WHITE_SPACE = re.compile(r"[ \t]+")
 
 
@@ -118,8 +120,8 @@ def parse_object(line: str, path: str | Path, number: int, file_format: str = ""
         InputError: The line is not a JSON object. The message names the file and the line.
     """
     try:
-        content = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        content = parse_json(line, "JSON")
+    except ConfigError as error:
         found = f"{short_repr(line)} ({shorten(str(error))})"
         raise malformed(path, number, "a JSON object", found, file_format) from error
     if not isinstance(content, dict):

@@ -1,4 +1,4 @@
-"""The words a softmax (or a word-input model) knows, one per line in `vocab.txt`."""
+"""The vocabulary of a softmax or of a model that reads words: one word per line in `vocab.txt`."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,18 +7,25 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from torchelmo.errors import InputError
+from torchelmo.errors import InputError, short_repr
 from torchelmo.files import atomic_write, read_lines
 
 BEGIN, END, UNKNOWN = "<S>", "</S>", "<UNK>"
-NOT_A_WORD = "!!!MAXTERMID"  # a line of older vocabulary files that readers skip
+NOT_A_WORD = "!!!MAXTERMID"  # a line of older vocabulary files that is not a word
 
-# A line end inside; one that would be taken for a part of the line's own; half a character, which UTF-8 cannot write.
+# A newline, a trailing carriage return, or a lone surrogate (not encodable as UTF-8).
 _BREAKS_A_LINE = re.compile(r"\n|\r\Z|[\ud800-\udfff]")
 
 
 class Vocabulary:
-    """Words by falling frequency, `<S>`, `</S>` and `<UNK>` among them (first, in files of ours).
+    """Words by falling frequency, with `<S>`, `</S>` and `<UNK>` among them (torchelmo writes these first).
+
+    Args:
+        words: The words, which must be unique.
+        where: What error messages name as the source of the words.
+
+    Raises:
+        InputError: A word occurs twice, or `<S>`, `</S>` or `<UNK>` is missing.
 
     >>> vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "the", "bow"])
     >>> vocabulary.ids(["the", "arrow"]).tolist()
@@ -27,12 +34,12 @@ class Vocabulary:
 
     def __init__(self, words: Sequence[str], where: str = "vocabulary") -> None:
         self.words = list(words)
-        self.where = where  # for messages
+        self.where = where
         self._ids = {word: index for index, word in enumerate(self.words)}
         if len(self._ids) != len(self.words):
             seen: set[str] = set()
             index, word = next((i, w) for i, w in enumerate(self.words) if w in seen or seen.add(w))  # type: ignore[func-returns-value]
-            raise InputError(f"{where}: line {index + 1}: {word!r} stands twice; every word may stand once.")
+            raise InputError(f"{where}: line {index + 1}: duplicate word {word!r}. Words must be unique.")
         for mark in (BEGIN, END, UNKNOWN):
             if mark not in self._ids:
                 raise InputError(f"{where}: expected the words {BEGIN}, {END} and {UNKNOWN}; {mark} is missing.")
@@ -40,7 +47,7 @@ class Vocabulary:
 
     @classmethod
     def read(cls, path: str | Path) -> "Vocabulary":
-        """One word per line; the mark of older files is skipped."""
+        """Read a file with one word per line; the line "!!!MAXTERMID" of older files is skipped."""
         words = []
         for number, word in enumerate(read_lines(path), 1):
             if not word:
@@ -50,20 +57,20 @@ class Vocabulary:
         return cls(words, where=str(path))
 
     def write(self, path: str | Path) -> None:
-        """One word per line."""
+        """Write one word per line."""
         text = self.text(path)
         with atomic_write(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
     def text(self, path: str | Path) -> str:
-        """What `path` is to hold; a word that a line cannot hold is refused, for it would read back as another."""
+        """Return the content of the file `path`. A word that would not be read back as itself is refused."""
         for index, word in enumerate(self.words):
-            if not fits_a_line(word) or (index == 0 and word.startswith("\ufeff")):
-                raise unfit(word, f"{path}: word {index}")
+            if not is_one_line(word) or (index == 0 and word.startswith("\ufeff")):
+                raise word_not_writable_error(word, f"{path}: word {index}")
         return "".join(word + "\n" for word in self.words)
 
     def ids(self, words: Iterable[str]) -> npt.NDArray[np.int64]:
-        """The id of each word, that of `<UNK>` where it is not known."""
+        """Return the id of each word; that of `<UNK>` for unknown words."""
         get, unknown = self._ids.get, self.unknown_id
         return np.fromiter((get(word, unknown) for word in words), dtype=np.int64)
 
@@ -85,11 +92,13 @@ class Vocabulary:
     __hash__ = None  # type: ignore[assignment]
 
 
-def fits_a_line(word: str) -> bool:
-    """Whether a word on a line of its own, in a file such as `vocab.txt`, reads back as itself."""
+def is_one_line(word: str) -> bool:
+    """Return whether a word on a line of its own, in a file such as `vocab.txt`, is read back as itself."""
     return bool(word) and word != NOT_A_WORD and not _BREAKS_A_LINE.search(word)
 
 
-def unfit(word: str, where: str) -> InputError:
-    """The error for a word that a line cannot hold."""
-    return InputError(f"{where}: {word!r} cannot stand on a line of its own. Leave it out, or write it in another way.")
+def word_not_writable_error(word: str, where: str) -> InputError:
+    """Return the error for a word that cannot be written on a line of its own."""
+    return InputError(
+        f"{where}: {short_repr(word)} cannot be written on a line of its own. Remove the word, or replace it."
+    )

@@ -1,6 +1,8 @@
 """How a call ends: one message, no traceback, the right exit code."""
 
+import csv
 import gzip
+import json
 import os
 import re
 import subprocess
@@ -55,14 +57,14 @@ def test_every_option_has_help():
         (("embed", "TEXT", "--out", "x.h5", "--pool", "sum"), ["--pool", "sum"]),
         (("embed", "TEXT", "--out", "x.h5", "--batch-tokens", "0"), ["--batch-tokens"]),
         (("embed", "TEXT", "--out", "x.h5", "--batch-tokens", "many"), ["--batch-tokens"]),
-        (("embed", "TEXT", "--out", "x.h5", "--layers", "3"), ["--layers 3", "all", "top", "average", 0, 2]),
+        (("embed", "TEXT", "--out", "x.h5", "--layers", "3"), ["--layers", "3", "0 to 2"]),
         (("embed", "TEXT", "--out", "x.h5", "--layers", "-1"), ["--layers -1", 0, 2]),
         (("embed", "TEXT", "--out", "x.h5", "--layers", "tpo"), ["--layers tpo", "Did you mean 'top'"]),
         (("embed", "TEXT", "--out", "x.h5", "--layers", "mix"), ["--layers mix", "all", "top", "average"]),
         (("embed", "TEXT", "--out", "x.txt"), ["--out x.txt", ".h5", ".hdf5", ".npz"]),
         (("embed", "TEXT", "--out", "x.h5", "--device", "abacus"), ["--device abacus"]),
         (("embed", "TEXT", "--out", "x.h5", "--device", "cuda:99"), ["--device cuda:99"]),
-        (("embed", "TEXT", "--out", "x.h5", "--tokenize", "klingon"), ["'klingon'"]),
+        (("embed", "TEXT", "--out", "x.h5", "--lang", "klingon"), ["'klingon'"]),
         (("embed", "missing.txt", "--out", "x.h5"), ["missing.txt"]),
         (("embed", ".", "--out", "x.h5"), ["."]),
         (("embed", "TEXT", "--out", "folder.h5"), ["--out folder.h5"]),
@@ -113,7 +115,7 @@ def test_empty_standard_input(call, model, tmp_path, monkeypatch):
         monkeypatch.setattr("sys.stdin", nothing)
         result = call("embed", "-", "--out", tmp_path / "out.h5", "--model", model)
     assert result.code == 1
-    assert re.search(r"(?<!\w)-(?!\w)", result.err)
+    assert "standard input" in result.err
     assert os.listdir(tmp_path) == []
 
 
@@ -204,3 +206,39 @@ def test_standard_output_on_a_full_disk(model):
         result = program("info", model, stdout=full)
     assert result.returncode == 1
     assert re.fullmatch(mentions("standard output", "No space left on device") + r"[^\n]*\n", result.stderr)
+
+
+def test_control_characters_are_escaped_on_a_terminal_only(capsys, monkeypatch):
+    text = "\x1b]0;title\x07\x1b[2J tab\tok\x9b1m"
+    ending.echo(text)
+    assert capsys.readouterr().out == text + "\n"
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True, raising=False)
+    ending.echo(text)
+    assert capsys.readouterr().out == "\\x1b]0;title\\x07\\x1b[2J tab\tok\\x9b1m\n"
+
+
+def test_control_characters_in_errors_and_metadata_are_escaped(call, tiny_bilm, tmp_path):
+    assert "\x1b" not in call("info", "no\x1b[2Jmodel").err
+    folder = tmp_path / "model"
+    tiny_bilm.save(folder)
+    card = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(card | {"origin": "\x1b]0;PWNED\x07"}), encoding="utf-8")
+    assert r"\x1b]0;PWNED\x07" in call("info", folder).out
+
+
+def test_a_group_has_an_alias_and_help_has_a_short_name(call):
+    assert "neighbours" in call("analyze", "-h").out
+    assert "analyze" not in call("-h").out
+    assert call("embed", "-h").code == 0
+
+
+def test_the_model_may_be_left_out(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text('He said "bow" .\n', encoding="utf-8")
+    result = call("surprisal", "text.txt", "--pretokenized")
+    assert result.code == 0, result.err
+    rows = list(csv.DictReader(result.out.splitlines(), delimiter="\t"))
+    assert [row["token"] for row in rows] == ["He", "said", '"bow"', "."]
+    assert call("surprisal", "english-small").code == 2
+    result = call("surprisal", "missing.txt")
+    assert (result.code, "missing.txt" in result.err) == (2, True)
