@@ -5,20 +5,30 @@
 """
 
 import contextlib
+import csv
 import io
+import json
 import logging
 import os
 import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
+from typing import Any
 
 import typer
 
-from torchelmo.errors import ConfigError, MissingFileError, OutputExistsError, TorchelmoError, WrongCallError
-from torchelmo.files import os_errors_as_output_error
+from torchelmo.errors import (
+    ConfigError,
+    InputError,
+    MissingFileError,
+    OutputExistsError,
+    TorchelmoError,
+    WrongCallError,
+)
+from torchelmo.files import os_errors_as_output_error, source_name
 
 SUCCESS, FAILED, WRONG_CALL, INTERRUPTED, PIPE_CLOSED, TERMINATED = 0, 1, 2, 130, 141, 143
 
@@ -63,6 +73,38 @@ def echo(text: str) -> None:
     """Print a result, and fail at once if it cannot be delivered. On a terminal, control characters are escaped."""
     with os_errors_as_output_error("standard output"):
         print(escape_control(text) if sys.stdout.isatty() else text, flush=True)
+
+
+class Table:
+    """Print rows as tab-separated values with a header, quoted so that pandas and R read them, or as JSON lines."""
+
+    def __init__(self, columns: Sequence[str], as_json: bool) -> None:
+        self.columns, self.as_json = columns, as_json
+        self._buffer = io.StringIO()
+        self._writer = csv.writer(self._buffer, delimiter="\t", lineterminator="\n")
+        self._n_rows = 0
+        if not as_json:
+            self._writer.writerow(columns)
+
+    def row(self, *values: Any) -> None:
+        """Add a row; None is an empty field."""
+        self._n_rows += 1
+        if self.as_json:
+            self._buffer.write(json.dumps(dict(zip(self.columns, values)), ensure_ascii=False) + "\n")
+        else:
+            self._writer.writerow(values)
+
+    def print(self) -> None:
+        """Print the rows that were added since the last call."""
+        if self._n_rows and (text := self._buffer.getvalue()):
+            echo(text.removesuffix("\n"))
+            self._buffer.seek(0)
+            self._buffer.truncate()
+
+    def end(self, files: Iterable[str], expected: str = "text") -> None:
+        """Check that there was a row."""
+        if not self._n_rows:
+            raise InputError(f"{', '.join(map(source_name, files))}: expected {expected}, found none.")
 
 
 def escape_control(text: str) -> str:

@@ -1,19 +1,17 @@
 """The commands for language models: prepare, pretrain and fine-tune, then perplexity, surprisal and substitutes."""
 
 import contextlib
-import csv
-import io
 import json
 import logging
 import shlex
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from torchelmo.cli.exit import echo, log, stopped
+from torchelmo.cli.exit import Table, echo, log, stopped
 from torchelmo.cli.options import (
     AsJson,
     BatchTokens,
@@ -280,7 +278,7 @@ def surprisal(
     model, files = _model_and_files(arguments, model)
     bilm = load_bilm(model, device, threads)
     language_model(bilm)  # a missing softmax is an error before the table starts
-    table = _Table(
+    table = Table(
         ["file", "line", "sentence", "position", "start", "end", "token", "forward", "backward", "in_vocabulary"],
         as_json,
     )
@@ -328,7 +326,7 @@ def substitutes(
     model, files = _model_and_files(arguments, model)
     bilm = load_bilm(model, device, threads)
     language_model(bilm)  # a missing softmax is an error before the table starts
-    table = _Table([*_PLACE, "token", "rank", "substitute", "probability"], as_json)
+    table = Table([*_PLACE, "token", "rank", "substitute", "probability"], as_json)
     with _progress_of("substitutes") as advance:
         for place in _places(files, language_of(bilm, lang, pretokenized)):
             tokens = [token.text for token in place.tokens]
@@ -356,38 +354,6 @@ class _Place(NamedTuple):
     def columns(self, i: int) -> tuple[str, int, int, int, int, int]:
         """Return the columns _PLACE of token number `i`."""
         return self.file, self.line, self.sentence, self.first + i, self.tokens[i].start, self.tokens[i].end
-
-
-class _Table:
-    """Print rows as tab-separated values with a header, quoted so that pandas and R read them, or as JSON lines."""
-
-    def __init__(self, columns: Sequence[str], as_json: bool) -> None:
-        self.columns, self.as_json = columns, as_json
-        self._buffer = io.StringIO()
-        self._writer = csv.writer(self._buffer, delimiter="\t", lineterminator="\n")
-        self._n_rows = 0
-        if not as_json:
-            self._writer.writerow(columns)
-
-    def row(self, *values: Any) -> None:
-        """Add a row; None is an empty field."""
-        self._n_rows += 1
-        if self.as_json:
-            self._buffer.write(json.dumps(dict(zip(self.columns, values)), ensure_ascii=False) + "\n")
-        else:
-            self._writer.writerow(values)
-
-    def print(self) -> None:
-        """Print the rows that were added since the last call."""
-        if self._n_rows and (text := self._buffer.getvalue()):
-            echo(text.removesuffix("\n"))
-            self._buffer.seek(0)
-            self._buffer.truncate()
-
-    def end(self, files: Iterable[str], expected: str = "text") -> None:
-        """Check that there was a row."""
-        if not self._n_rows:
-            raise InputError(f"{', '.join(map(source_name, files))}: expected {expected}, found none.")
 
 
 def _rounded(value: float | None) -> float | None:
