@@ -75,8 +75,8 @@ def prepare(
     Blank lines are ignored. The result depends only on the text and the settings, not on the number of processes. A
     run that is interrupted leaves nothing that looks finished.
     """
-    from torchelmo.lm.prepare import describe
-    from torchelmo.lm.prepare import prepare as run
+    from torchelmo.lm.preparation import describe
+    from torchelmo.lm.preparation import prepare as run
     from torchelmo.text.vocabulary import Vocabulary
 
     log.info("prepare: %s for %s", count(len(texts), "inputs"), out)
@@ -225,7 +225,7 @@ def perplexity(
     from torchelmo.formats.load import DEFAULT_MODEL
     from torchelmo.lm.predict import combine
     from torchelmo.lm.predict import perplexity as measure
-    from torchelmo.lm.prepare import expand
+    from torchelmo.lm.preparation import expand
     from torchelmo.progress import progress
 
     model, texts = split_model_and_texts(arguments, model)
@@ -380,7 +380,7 @@ def _number(text: str) -> float | None:
 
 
 def _model_and_files(arguments: list[str], model: str | None) -> tuple[str | None, list[str]]:
-    from torchelmo.lm.prepare import expand
+    from torchelmo.lm.preparation import expand
 
     model, texts = split_model_and_texts(arguments, model)
     return model, expand(texts)
