@@ -23,7 +23,7 @@ from torchelmo.errors import ConfigError, TorchelmoError
 from torchelmo.lm.config import PretrainConfig
 from torchelmo.lm.loop import pretrain, read_evaluations
 from torchelmo.runs.resume import Stop
-from torchelmo.tasks.table import Process, at_once, slug
+from torchelmo.tasks.table import Process, run_processes, slug
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def run_all(names: Sequence[str], n_at_once: int) -> None:
     def start(name: str) -> Process:
         return subprocess.Popen([sys.executable, "-m", "benchmarks.recipes", *sys.argv[1:], "--variant", name])
 
-    with closing(at_once(names, start, n_at_once)) as ended:
+    with closing(run_processes(names, start, n_at_once)) as ended:
         for _, process in ended:
             if process is None or process.returncode:
                 raise SystemExit("A variant did not finish. Repeat the command to resume.")

@@ -33,14 +33,14 @@ def main() -> None:
             steps = take_steps(run, number + 1, given.steps)
             rates[name].append(steps.n_tokens / steps.seconds)
     medians = {name: statistics.median(values) for name, values in rates.items()}
-    task, examples = kept.start.trained.task, kept.start.examples
+    task, examples = kept.setup.trained.task, kept.setup.examples
     n_tokens = sum(map(len, all_sentences(task, examples)))
     print_header(f"{given.config}: {len(examples):,} examples, {n_tokens:,} tokens")
     print("| layers | tokens/s | seconds per epoch |\n|---|---|---|")
     for name, rate in medians.items():
         print(f"| {name} | {rate:,.0f} | {n_tokens / rate:.0f} |")
     print(f"\nspeed-up: {medians['cached'] / medians['not cached']:.1f} ×")
-    print(f"biLM once over all sentences: {kept.start.bilm_seconds:.1f} s")
+    print(f"biLM once over all sentences: {kept.setup.bilm_seconds:.1f} s")
 
 
 if __name__ == "__main__":

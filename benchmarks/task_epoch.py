@@ -29,9 +29,9 @@ def main() -> None:
     take_steps(run, 0, 1)  # warm-up
     rounds = [take_steps(run, number + 1, given.steps) for number in range(given.rounds)]
     rate = statistics.median(steps.n_examples / steps.seconds for steps in rounds)
-    n_examples = given.examples or len(run.start.examples)
+    n_examples = given.examples or len(run.setup.examples)
     n_parameters = sum(parameter.numel() for parameter in run.parameters)
-    epochs = run.start.trained.config.epochs
+    epochs = run.setup.trained.config.epochs
     epoch = n_examples / rate
     print_header(f"{given.config}; median of {given.rounds} rounds")
     print(f"| trained parameters | examples/s | epoch of {n_examples:,} examples | {epochs} epochs | peak memory |")

@@ -116,7 +116,7 @@ def _rnn_case(
 def _batches(n_rows: int, dim: int, factor: int) -> list[Batch]:
     """Return three batches: of short, medium and long sentences."""
     lengths = [factor * len(sentence) for sentence in sample_sentences(None, 3000)]
-    batches = [batch for batch in training_batches(lengths, n_rows, seed=1, epoch=1) if len(batch) == n_rows]
+    batches = [batch for batch in training_batches(lengths, n_rows, seed=1) if len(batch) == n_rows]
     batches.sort(key=lambda batch: lengths[batch[0]])
     generator = torch.Generator().manual_seed(1)
     result = []

@@ -11,10 +11,9 @@ from torch import nn
 
 from torchelmo.config import load_config
 from torchelmo.runs.optim import MovingAverage, build_optimizer
-from torchelmo.runs.resume import Stop
-from torchelmo.runtime import keep_freed_memory
+from torchelmo.runtime import keep_freed_memory, step_seed
 from torchelmo.tasks.config import TaskConfig
-from torchelmo.tasks.runner import Start, start, take_step
+from torchelmo.tasks.runner import Setup, set_up, take_step
 from torchelmo.tasks.trained import all_sentences, example_length, trained_parameters
 from torchelmo.text.batching import training_batches
 
@@ -22,7 +21,7 @@ from torchelmo.text.batching import training_batches
 class Run(NamedTuple):
     """A task in training."""
 
-    start: Start
+    setup: Setup
     parameters: list[nn.Parameter]
     optimizer: torch.optim.Optimizer
     average: MovingAverage | None
@@ -39,20 +38,20 @@ def start_task(config: Path, settings: Sequence[str]) -> Run:
     keep_freed_memory()  # as `task train` does
     here = f"out={tempfile.gettempdir()}"  # only the layer cache is written there
     found = load_config(TaskConfig, config, [*settings, here])
-    started = start(found, Stop())
-    assert started is not None  # nobody asks it to stop
-    model = started.trained.model
+    setup = set_up(found)
+    assert setup is not None  # it was not asked to stop
+    model = setup.trained.model
     parameters = list(trained_parameters(model).values())
     average = MovingAverage(model, found.ema) if found.ema else None
-    return Run(started, parameters, build_optimizer(found.optim, parameters), average)
+    return Run(setup, parameters, build_optimizer(found.optim, parameters), average)
 
 
 def take_steps(run: Run, epoch: int, n_steps: int) -> Steps:
     """Take the first steps of an epoch. Runs with the same data use the same batches."""
-    trained, data = run.start.trained, run.start.examples
+    trained, data = run.setup.trained, run.setup.examples
     task, model, config = trained.task, trained.model, trained.config
     lengths = [example_length(task, example) for example in data]
-    batches = training_batches(lengths, config.batch_size, seed=1, epoch=epoch)[:n_steps]
+    batches = training_batches(lengths, config.batch_size, seed=step_seed(1, epoch, "batches"))[:n_steps]
     model.train()
     n_examples, n_tokens, before = 0, 0, time.perf_counter()
     for batch in batches:

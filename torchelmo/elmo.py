@@ -142,15 +142,29 @@ class Elmo(nn.Module):
         flat = ids.reshape(math.prod(leading), *ids.shape[-n_token_dims:])
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
             out = self.bilm(flat)
-        mask = out.mask if self.keep_boundaries else out.mask[:, 2:]  # a row of n tokens has n + 2 with its marks
+        mixes, mask = self.mix_layers(out.layers, out.mask, remove_boundaries=not self.keep_boundaries)
+        mixes = [mixed.reshape(*leading, *mixed.shape[1:]) for mixed in mixes]
+        return ElmoOutput(mixes, mask.reshape(*leading, mask.shape[-1]))
+
+    def mix_layers(self, layers: Tensor, mask: Tensor, *, remove_boundaries: bool = False) -> ElmoOutput:
+        """Mix the layers of a biLM run, set padded positions to 0, and apply dropout in training mode.
+
+        Args:
+            layers: (n_layers + 1, batch, tokens, dim).
+            mask: (batch, tokens), true at real tokens and sentence boundaries.
+            remove_boundaries: Remove `<S>` and `</S>` after mixing.
+
+        Returns:
+            The mixes and their mask.
+        """
+        kept = mask[:, 2:] if remove_boundaries else mask  # a row of n tokens has n + 2 with its boundaries
         mixes = []
         for mix in self.mixes:
-            mixed = mix(out.layers, out.mask)
-            if not self.keep_boundaries:
+            mixed = mix(layers, mask)
+            if remove_boundaries:
                 mixed = mixed[:, 1:-1]  # the mask removes the </S> of shorter rows
-            mixed = self.dropout(mixed.masked_fill(~mask.unsqueeze(-1), 0.0))
-            mixes.append(mixed.reshape(*leading, *mixed.shape[1:]))
-        return ElmoOutput(mixes, mask.reshape(*leading, mask.shape[-1]))
+            mixes.append(self.dropout(mixed.masked_fill(~kept.unsqueeze(-1), 0.0)))
+        return ElmoOutput(mixes, kept)
 
     def penalty(self) -> Tensor:
         """Return Σ‖w‖² over the mixes; add λ times this to the loss of the task."""

@@ -54,7 +54,7 @@ def test_train_says_what_came_of_it(call, toml, model, tmp_path):
     assert outcome.code == 0, outcome.err
     first, *mixes = outcome.out.splitlines()
     assert re.search(mentions("pos", "seed 1", "epoch 1"), first)
-    assert re.search(r"(?=.*\baccuracy\D*\d+\.\d\d)(?=.*\bsentences\D*\d+\.\d\d)(?=.*\b\d+\.\d min)", first)
+    assert re.search(r"(?=.*\baccuracy\D*\d+\.\d\d)(?=.*\bsentences\D*\d+\.\d\d)(?=.*best epoch 1 of 1)", first)
     number = r"\d\.\d{3}"
     for place, line in zip(("input", "output"), mixes, strict=True):
         assert re.search(rf"(?=.*\b{place}\b)(?=.*{number} {number} {number})(?=.*\bgamma\D*{number})", line)
@@ -117,7 +117,7 @@ def test_a_signal_ends_the_run_with_all_saved(call, toml, tmp_path, number, code
     assert len(steps) == 3
     again = call("task", "train", "pos", "--config", toml)
     assert again.code == 2
-    assert re.search(mentions(tmp_path / "run", "--resume", "--overwrite", "--out"), again.err)
+    assert re.search(mentions(tmp_path / "run", "--resume", "--overwrite", "another out"), again.err)
     outcome = call("task", "train", "pos", "--config", toml, "--resume")
     assert outcome.code == 0
     assert re.search(mentions("pos", "seed 1"), outcome.out)
@@ -127,13 +127,13 @@ def test_a_signal_ends_the_run_with_all_saved(call, toml, tmp_path, number, code
 def test_a_signal_before_the_first_step_is_no_promise(call, toml, tmp_path, monkeypatch, flags):
     if flags:
         assert call("task", "train", "pos", "--config", toml).code == 0
-    started = runner.start
+    set_up = runner.set_up
 
-    def interrupted(config, stop):
+    def interrupted(config, **arguments):
         signal.raise_signal(signal.SIGTERM)
-        return started(config, stop)
+        return set_up(config, **arguments)
 
-    monkeypatch.setattr(runner, "start", interrupted)
+    monkeypatch.setattr(runner, "set_up", interrupted)
     outcome = call("task", "train", "pos", "--config", toml, "--set", "seed=2", *flags)
     assert outcome.code == 143, outcome.err
     assert re.fullmatch(r"[^\n]+\n", outcome.out)

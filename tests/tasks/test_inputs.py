@@ -1,12 +1,20 @@
-"""The character CNN of the task models."""
+"""The token vectors of task models: words, characters and ELMo."""
+
+import copy
 
 import pytest
 import torch
+from facts import mentions
 from torch.nn import functional as F
 
-from torchelmo.tasks.inputs import TokenCharCNN
+from torchelmo.errors import ConfigError
+from torchelmo.tasks.config import ElmoConfig
+from torchelmo.tasks.elmo import ElmoLayers
+from torchelmo.tasks.inputs import TokenCharCNN, TokenInput
+from torchelmo.tasks.words import WordEmbedding
 from torchelmo.text.characters import PADDING, CharacterEncoder
 
+SENTENCES = [["I", "took", "a", "bow"], ["bow", "and", "arrow"], ["Zürich"], ["I", "took", "a", "bow"], ["the", "end"]]
 WORDS = ["a", "", "internationalisation", "Ärger", "bow"]
 
 
@@ -63,3 +71,39 @@ def test_the_sizes_are_the_published_ones():
     assert cnn.dim == 128
     assert cnn.embedding.shape == (262, 16)
     assert cnn.filters.weight.shape == (128, 3 * 16)
+
+
+def test_what_a_model_sees_of_a_token(tiny_bilm):
+    words, characters = WordEmbedding(["bow", "and"], dim=3), TokenCharCNN(char_dim=2, n_filters=4)
+    both = elmo_layers(tiny_bilm, "both").eval()
+    for place, dim, output_dim in (("input", 3 + 4 + 16, 0), ("output", 3 + 4, 16), ("both", 3 + 4 + 16, 16)):
+        inputs = TokenInput(words, characters, elmo_layers(tiny_bilm, place)).eval()
+        assert (inputs.dim, inputs.output_dim) == (dim, output_dim)
+        found = inputs(SENTENCES)
+        assert found.vectors.shape == (5, 4, dim)
+        assert found.mask.sum(dim=1).tolist() == [4, 3, 1, 4, 2]
+        assert not found.vectors[~found.mask].any()
+        assert (found.output is None) == (not output_dim)
+        if place == "both":
+            one, other = both(SENTENCES).mixes
+            torch.testing.assert_close(found.vectors[..., 7:], one)
+            torch.testing.assert_close(found.output, other)
+
+
+def test_the_company_of_a_sentence_does_not_change_its_vectors():
+    inputs = TokenInput(WordEmbedding(["bow", "and"], dim=3), TokenCharCNN(char_dim=2, n_filters=4))
+    together = inputs([*SENTENCES, []])
+    for row, sentence in enumerate(SENTENCES):
+        torch.testing.assert_close(together.vectors[row, : len(sentence)], inputs([sentence]).vectors[0])
+    assert not together.vectors[-1].any()
+    assert inputs([[], []]).vectors.shape == (2, 0, 7)
+
+
+def test_a_model_without_any_input_is_refused(tiny_bilm):
+    for elmo in (None, elmo_layers(tiny_bilm, "output")):
+        with pytest.raises(ConfigError, match=mentions("[words]", "[characters]", "elmo.place")):
+            TokenInput(elmo=elmo)
+
+
+def elmo_layers(bilm, place):
+    return ElmoLayers(copy.deepcopy(bilm), ElmoConfig(place=place))

@@ -5,10 +5,9 @@ import json
 import pytest
 
 from torchelmo.config import build_config, config_to_dict
-from torchelmo.runs.resume import Stop
 from torchelmo.tasks.classification import Prediction
 from torchelmo.tasks.config import TaskConfig
-from torchelmo.tasks.runner import start
+from torchelmo.tasks.runner import set_up
 from torchelmo.tasks.sentiment import BINARY, FINE, Sentiment, SentimentData, SentimentExample
 from torchelmo.tasks.task import Source, find_task
 
@@ -34,7 +33,7 @@ def test_phrases_may_have_labels_that_no_sentence_has(tmp_path):
     options = {"task": "sentiment", "out": tmp_path, "data": {"min_phrase": 1}, "words": {"dim": 3, "min_count": 1}}
     files = {"train": tmp_path / "trees.txt", "dev": tmp_path / "trees.txt"}
     model = {"feed_forward_dim": 2, "encoder_dim": 2, "integrator_dim": 2, "classifier_dim": 2}
-    started = start(build_config(TaskConfig, {**options, **files, "model": model}), Stop())
+    started = set_up(build_config(TaskConfig, {**options, **files, "model": model}))
     assert started.trained.model.labels == FINE
     assert {phrase.label for phrase in started.examples} == set(FINE)
     assert started.trained.model.loss(started.examples).isfinite()

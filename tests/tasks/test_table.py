@@ -14,13 +14,13 @@ from facts import mentions
 from tiny_tasks import pos_settings, write_ner, write_pos, write_toml
 
 from torchelmo.config import load_config
-from torchelmo.errors import ConfigError, InputError, TrainingError
+from torchelmo.errors import ConfigError, TrainingError
 from torchelmo.runs.checkpoint import checkpoints
 from torchelmo.tasks import table as tables
 from torchelmo.tasks import train
 from torchelmo.tasks.config import TaskConfig
+from torchelmo.tasks.results import Result, read_result, summarize
 from torchelmo.tasks.table import Cell, Column, Job, Row, Table, read_table, run_table, to_markdown, write_table
-from torchelmo.tasks.trained import Result, read_result, summarise
 
 TOML = """
 title = "Two tasks"
@@ -75,7 +75,7 @@ def run_all(table, out, *, seeds, but):
 def test_a_table_goes_on_where_it_was_interrupted(table, tmp_path, stop_after, monkeypatch):
     out, last = tmp_path / "out", ("named-entities", "elmo", 2)
     run_all(table, out, seeds=(1, 2), but=last)
-    assert train(config_of(table, out, *last), stop=stop_after(1)) is None
+    assert train(config_of(table, out, *last), stop=stop_after(1)).stopped
     before = {path: path.stat().st_mtime_ns for path in out.rglob("model.safetensors")}
     cells = run_table(table, out)  # one run is left
     assert [len(cell.summary.results) for cell in cells] == [2, 2, 2, 2]
@@ -132,7 +132,7 @@ def test_a_damaged_run_does_not_stop_the_others(table, tmp_path, monkeypatch, ca
     for column, seed in (("baseline", 1), ("baseline", 2), ("elmo", 1)):
         train(config_of(table, out, "pos", column, seed))
     folder = config_of(table, out, *damaged).out
-    (checkpoints(folder)[0] / "training.json").write_text("{")
+    (checkpoints(folder)[0] / "checkpoint.json").write_text("{")
     monkeypatch.setattr(sys, "executable", "/nowhere")  # the last of the four cannot be started
     with pytest.raises(TrainingError, match=mentions("2 of 4", folder, out / "runs" / "pos" / "elmo" / "seed-2")):
         run_table(table, out)
@@ -149,9 +149,9 @@ def test_a_run_that_damages_its_folder_has_failed_alone(table, tmp_path):
     config = config_of(table, tmp_path / "out", "pos", "baseline", 1)
     train(config)
     job = Job(table.parent / "pos.toml", [], config)
-    assert job.ended().result is not None
-    (checkpoints(config.out)[0] / "training.json").unlink()
-    assert str(checkpoints(config.out)[0]) in job.ended().failure
+    assert job.outcome_of_process().result is not None
+    (checkpoints(config.out)[0] / "checkpoint.json").unlink()
+    assert str(checkpoints(config.out)[0]) in job.outcome_of_process().failure
 
 
 def test_columns_can_be_run_alone(table, tmp_path, monkeypatch):
@@ -170,7 +170,7 @@ def test_columns_can_be_run_alone(table, tmp_path, monkeypatch):
 def test_an_unfinished_run_does_not_count(table, tmp_path, stop_after, monkeypatch):
     out = tmp_path / "out"
     longer = config_of(table, out, "pos", "baseline", 1, "epochs=3")
-    assert train(longer, stop=stop_after(7)) is None
+    assert train(longer, stop=stop_after(7)).stopped
     assert (longer.out / "metrics.json").exists()
     monkeypatch.setattr(tables, "run_jobs", lambda *_, **__: [])
     cells = run_table(table, out, settings=["epochs=3"])
@@ -216,7 +216,7 @@ def test_a_wrong_table_is_an_error_before_anything_is_run(table, tmp_path, chang
 def test_names_become_folders(table, tmp_path):
     table.write_text(TOML.replace('name = "POS"', 'name = "東京 (POS)"'))
     row, column = read_table(table).rows[0], read_table(table).columns[1]
-    assert tables._folder(tmp_path, row, column, 3) == tmp_path / "runs" / "東京-pos" / "elmo" / "seed-3"
+    assert tables._run_folder(tmp_path, row, column, 3) == tmp_path / "runs" / "東京-pos" / "elmo" / "seed-3"
 
 
 def test_without_matplotlib_there_is_no_plot(tmp_path, monkeypatch, caplog):
@@ -238,12 +238,12 @@ def test_increases_are_absolute_and_relative():
 
 def test_a_result_that_is_none_is_named(tmp_path):
     (tmp_path / "metrics.json").write_text('{"mean": {}, "sd": {}, "seeds": {}}')
-    with pytest.raises(InputError, match=mentions("metrics.json")):
+    with pytest.raises(ConfigError, match=mentions("metrics.json", "'mean'")):
         read_result(tmp_path)
 
 
 def summary(*scores):
     rest = {"best_epoch": 1, "epochs": 1, "steps": 1, "seconds": 1.0, "bilm_seconds": 0.0, "parameters": 1}
-    return summarise(
+    return summarize(
         [Result("ner", "f1", seed, {"f1": score}, mixes=[], finished=True, **rest) for seed, score in enumerate(scores)]
     )

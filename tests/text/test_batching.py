@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchelmo.text.batching import batches_by_length, windows
+from torchelmo.text.batching import batches_by_length, scoring_batches, training_batches, windows
+
+LENGTHS = [(7 * i) % 31 + 1 for i in range(500)]
 
 
 @given(st.lists(st.integers(0, 40)), st.integers(1, 100))
@@ -52,3 +54,32 @@ def test_windows_read_no_further_than_they_must():
 @pytest.mark.parametrize("size", [1, 5])
 def test_windows_of_nothing(size):
     assert list(windows([], size)) == []
+
+
+@given(st.lists(st.integers(0, 40), max_size=90), st.integers(1, 9), st.integers(0, 5))
+def test_every_example_comes_once(lengths, batch_size, seed):
+    for batches in (
+        training_batches(lengths, batch_size, seed=seed),
+        scoring_batches(lengths, batch_size),
+    ):
+        assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+        assert all(1 <= len(batch) <= batch_size for batch in batches)
+        assert len(batches) == -(-len(lengths) // batch_size)
+
+
+def test_the_seed_alone_decides_the_order():
+    first = training_batches(LENGTHS, 8, seed=1)
+    assert training_batches(LENGTHS, 8, seed=1) == first
+    assert training_batches(LENGTHS, 8, seed=2) != first
+
+
+def test_a_batch_has_similar_lengths_and_batches_come_in_no_order():
+    batches = training_batches(LENGTHS, 8, seed=1)
+    spans = [max(LENGTHS[i] for i in batch) - min(LENGTHS[i] for i in batch) for batch in batches]
+    assert sum(spans) / len(spans) < 3
+    means = [sum(LENGTHS[i] for i in batch) / len(batch) for batch in batches]
+    assert means != sorted(means)
+
+
+def test_the_longest_examples_are_scored_first():
+    assert scoring_batches([2, 9, 5, 9], 2) == [[1, 3], [2, 0]]

@@ -94,16 +94,15 @@ def train(
     if found.elmo.place == "none":
         _refuse(flags, _OF_ELMO)
     keep_freed_memory()
-    before = _checkpoints(found.out)
     with Stop().on_signals() as stop:
-        summary = train_seeds(found, seeds, resume=resume, overwrite=overwrite, stop=stop)
-    if summary is None:
-        after = _checkpoints(found.out)
-        if after and (resume or after != before):
-            echo(f"Stopped; all is saved in {found.out}. Go on with the same call and --resume.")
+        outcome = train_seeds(found, seeds, resume=resume, overwrite=overwrite, stop=stop)
+    if outcome.summary is None:
+        if outcome.saved:
+            echo(f"Stopped. Everything is saved in {found.out}. To continue, repeat the command with --resume.")
         else:
-            echo("Stopped before the first step; nothing was saved. Begin again with the same call.")
+            echo("Stopped before the first step. Nothing was saved. To start again, repeat the command.")
         raise stopped(stop.signal)
+    summary = outcome.summary
     for result in summary.results:
         echo(result.line())
         for mix in result.mixes:
@@ -188,14 +187,6 @@ def _refuse(flags: Mapping[str, Any], names: Mapping[str, str]) -> None:
             f"{given[0]}: expected a place where ELMo enters the task model, found none. "
             "Add --elmo input, output or both."
         )
-
-
-def _checkpoints(out: Path) -> list[tuple[Path, int]]:
-    """Those of a run and of its seeds, with the time when they were written."""
-    from torchelmo.runs.checkpoint import checkpoints
-
-    found = [folder for run in (out, *sorted(out.glob("seed-*"))) for folder in checkpoints(run)]
-    return [(folder, folder.stat().st_mtime_ns) for folder in found]
 
 
 def _toml(value: Any) -> str:

@@ -1,8 +1,9 @@
-"""⑤ The paper's task models, with and without ELMo: one folder per task, what they share, one runner."""
+"""⑤ The task models of the paper, with and without ELMo: train them, score them, predict with them."""
 
 from torchelmo.tasks.config import TaskConfig
+from torchelmo.tasks.results import Outcome, Result
 from torchelmo.tasks.runner import train
-from torchelmo.tasks.task import TASKS
-from torchelmo.tasks.trained import Result, TrainedTask, load
+from torchelmo.tasks.task import TASKS, Source
+from torchelmo.tasks.trained import Evaluation, TrainedTask, load
 
-__all__ = ["TASKS", "Result", "TaskConfig", "TrainedTask", "load", "train"]
+__all__ = ["TASKS", "Evaluation", "Outcome", "Result", "Source", "TaskConfig", "TrainedTask", "load", "train"]

@@ -1,6 +1,6 @@
-"""Where ELMo enters a task: mixes of the biLM's layers, from a cache where the biLM is frozen.
+"""ELMo in a task model: mixes of the biLM's layers, which are cached if the biLM is frozen.
 
-An epoch then costs the task model only: the biLM runs once over every sentence, not once per epoch.
+With the cache the biLM runs once over every sentence, not once per epoch: an epoch costs only the task model.
 """
 
 import logging
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from torchelmo.bilm.model import BiLM
-from torchelmo.elmo import Elmo
+from torchelmo.elmo import Elmo, ElmoOutput
 from torchelmo.errors import ConfigError, OutputError
 from torchelmo.files import os_errors_as_output_error
 from torchelmo.mix import ScalarMix
@@ -27,116 +27,37 @@ from torchelmo.runs.resume import Stop
 from torchelmo.tasks.config import ElmoConfig
 
 log = logging.getLogger(__name__)
-Layers: TypeAlias = npt.NDArray[np.float32]  # (n_layers, n_tokens, dim)
-
-
-class Place(NamedTuple):
-    offset: int  # in the file, in bytes
-    shape: tuple[int, ...]
-
-
-class LayerCache:
-    """A sentence's layers by its tokens. The file has no name, so nothing is left behind when the process ends.
-
-    >>> cache = LayerCache(memory_tokens=3, disk_tokens=0)
-    >>> cache.add(["a", "bow"], np.zeros((3, 2, 4), dtype=np.float32))
-    >>> cache.add(["wide", "bow"], np.ones((3, 2, 4), dtype=np.float32))
-    >>> len(cache), cache.get(["a", "bow"]).shape, cache.get(["wide", "bow"])
-    (1, (3, 2, 4), None)
-    """
-
-    def __init__(self, *, memory_tokens: int, disk_tokens: int, folder: Path | None = None) -> None:
-        self.memory_tokens, self.disk_tokens, self.folder = memory_tokens, disk_tokens, folder
-        self._kept: dict[tuple[str, ...], Layers | Place] = {}
-        self._in_memory = self._on_disk = 0  # tokens
-        self._file: IO[bytes] | None = None
-        self._end = 0  # of the file
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def get(self, sentence: Sequence[str]) -> Layers | None:
-        found = self._kept.get(tuple(sentence))
-        if not isinstance(found, Place):
-            return found
-        assert self._file is not None
-        self._file.seek(found.offset)
-        n_values = math.prod(found.shape)
-        return np.frombuffer(self._file.read(4 * n_values), dtype=np.float32).reshape(found.shape)
-
-    def missing(self, sentences: Iterable[Sequence[str]]) -> list[Sequence[str]]:
-        """Those that are not kept, each once."""
-        return list({tuple(sentence): sentence for sentence in sentences if tuple(sentence) not in self._kept}.values())
-
-    def add(self, sentence: Sequence[str], layers: Layers) -> None:
-        """Keep the layers where there is room for them."""
-        n_tokens = len(sentence)
-        if self._in_memory + n_tokens <= self.memory_tokens:
-            self._kept[tuple(sentence)] = layers
-            self._in_memory += n_tokens
-        elif n_tokens and self._on_disk + n_tokens <= self.disk_tokens:
-            try:
-                self._kept[tuple(sentence)] = self._write(layers)
-            except OutputError as error:
-                self.disk_tokens = self._on_disk
-                log.warning("%s What found no place is computed in every epoch: slower, but the same numbers.", error)
-            else:
-                self._on_disk += n_tokens
-
-    def fitting(self, sentences: Iterable[Sequence[str]]) -> list[Sequence[str]]:
-        """The missing ones that there is room for, in the order in which `add` would take them."""
-        left = [self.memory_tokens - self._in_memory, self.disk_tokens - self._on_disk]
-        chosen = []
-        for sentence in self.missing(sentences):
-            place = next((i for i, room in enumerate(left) if 0 < len(sentence) <= room), None)
-            if place is not None:
-                left[place] -= len(sentence)
-                chosen.append(sentence)
-        return chosen
-
-    def _write(self, layers: Layers) -> Place:
-        folder = self.folder or Path(tempfile.gettempdir())
-        left = np.ascontiguousarray(layers, dtype=np.float32).data.cast("B")
-        place = Place(self._end, layers.shape)
-        with os_errors_as_output_error(folder / "cached biLM layers"):
-            if self._file is None:
-                # Without a buffer: what a full disk refused would come up again when the file is closed.
-                self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 (it lives with the cache)
-                weakref.finalize(self, self._file.close)
-            self._file.seek(place.offset)
-            while left:
-                left = left[self._file.write(left) :]
-        self._end += layers.nbytes
-        return place
-
-
-N_MIXES = {"none": 0, "input": 1, "output": 1, "both": 2}
-
-
-class ElmoVectors(NamedTuple):
-    mixes: list[Tensor]  # one or two, (batch, tokens, dim) each, 0 at padded positions
-    mask: Tensor  # (batch, tokens), true at real tokens
+SentenceLayers: TypeAlias = npt.NDArray[np.float32]  # (n_layers, n_tokens, dim)
 
 
 class ElmoLayers(nn.Module):
-    """Sentences -> one mix of the biLM's layers for each place that ELMo enters at."""
+    """Tokenized sentences -> one mix of the biLM's layers for each place where ELMo enters the task model.
+
+    Args:
+        bilm: The biLM.
+        config: The settings; `place` must not be "none".
+        folder: A folder for the temporary file of the cache. Default: the system's temporary folder.
+
+    Raises:
+        ConfigError: `config.place` is "none", or the biLM has no layer `config.layers`.
+    """
 
     def __init__(self, bilm: BiLM, config: ElmoConfig, *, folder: Path | None = None) -> None:
         super().__init__()
         if config.place == "none":
             raise ConfigError("elmo.place: expected input, output or both, got none.")
         self.config = config
-        mixes = [_build_mix(bilm.config.n_layers + 1, config) for _ in range(N_MIXES[config.place])]
+        mixes = [_build_mix(bilm.config.n_layers + 1, config) for _ in config.places]
         self.elmo = Elmo(bilm, mixes=mixes, dropout=config.dropout, freeze=not config.unfreeze)
-        if bilm.softmax is not None:  # no task predicts words: it would only be saved with every checkpoint
+        if bilm.softmax is not None:  # no task uses it: training it would only make checkpoints larger
             for parameter in bilm.softmax.parameters():
-                if parameter is not bilm.encoder.embedding:  # a tied one reads words, too
+                if parameter is not bilm.encoder.embedding:  # tied weights are also the input embedding
                     parameter.requires_grad_(False)
-        token = self._n_kept * self.dim * np.dtype(np.float32).itemsize
-        free = shutil.disk_usage(folder or tempfile.gettempdir()).free  # half of it: checkpoints need room, too
-        rooms = round(config.memory_mb * 1e6), round(min(config.disk_mb * 1e6, free / 2))
-        memory_tokens, disk_tokens = (room // token for room in rooms)
-        self.cache = LayerCache(memory_tokens=memory_tokens, disk_tokens=disk_tokens, folder=folder)
+        token_bytes = self._n_cached * self.dim * np.dtype(np.float32).itemsize
+        folder = folder or Path(tempfile.gettempdir())
+        free = shutil.disk_usage(folder).free  # use at most half of it, to leave space for checkpoints
+        memory, disk = round(config.memory_mb * 1e6), round(min(config.disk_mb * 1e6, free / 2))
+        self.cache = LayerCache(memory_tokens=memory // token_bytes, disk_tokens=disk // token_bytes, folder=folder)
 
     @property
     def bilm(self) -> BiLM:
@@ -151,69 +72,163 @@ class ElmoLayers(nn.Module):
         return self.elmo.mixes
 
     def train(self, mode: bool = True) -> "ElmoLayers":
+        """Set training mode. A frozen biLM stays in evaluation mode."""
         super().train(mode)
         if not self.config.unfreeze:
             self.bilm.eval()
         return self
 
     def penalty(self) -> Tensor:
-        """λ Σ‖w‖², to be added to the task's loss."""
+        """Return λ Σ‖w‖², to be added to the task's loss."""
         return self.config.l2 * self.elmo.penalty()
 
-    def fill(self, sentences: Iterable[Sequence[str]], stop: Stop | None = None) -> None:
-        """Run the frozen biLM once over every sentence that there is room for, showing how far it is."""
+    def precompute(self, sentences: Iterable[Sequence[str]], stop: Stop | None = None) -> None:
+        """Fill the cache: run the frozen biLM once over every sentence that the cache has space for.
+
+        Args:
+            sentences: The sentences; duplicates run once.
+            stop: Ends the work early when it is asked to stop.
+        """
         if self.config.unfreeze:
             return
-        wanted = self.cache.fitting(sentences)
-        if wanted:
-            with progress("biLM", len(wanted)) as advance:
-                for sentence, layers in zip(wanted, self.elmo.stream(wanted, layers=self._kept)):
-                    self.cache.add(sentence, self._shaped(layers))
+        missing = self.cache.fitting(sentences)
+        if missing:
+            with progress("biLM", len(missing)) as advance:
+                for sentence, layers in zip(missing, self.elmo.stream(missing, layers=self._cached_layers)):
+                    self.cache.add(sentence, self._with_layer_axis(layers))
                     advance(1)
                     if stop is not None and stop.requested:
                         return
-        self.elmo.token_cache.frozen = True  # a step, or the same step of a resumed run, then gives the same bits
+        # From here on the token vectors are the same in every step, so that a resumed run gives the same bits.
+        self.elmo.token_cache.frozen = True
 
-    def forward(self, sentences: Sequence[Sequence[str]]) -> ElmoVectors:
+    def forward(self, sentences: Sequence[Sequence[str]]) -> ElmoOutput:
         layers, mask = self._trained(sentences) if self.config.unfreeze else self._frozen(sentences)
-        # A layer norm has shifted the zeros of padded positions.
-        mixed = (mix(layers, mask).masked_fill(~mask.unsqueeze(-1), 0.0) for mix in self.mixes)
-        return ElmoVectors([self.elmo.dropout(vectors) for vectors in mixed], mask)
-
-    def _frozen(self, sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
-        """(n_layers, batch, tokens, dim) without sentence marks, and the mask."""
-        fresh: dict[tuple[str, ...], Layers] = {}
-        missing = self.cache.missing(sentences)
-        for sentence, vectors in zip(missing, self.elmo.embed(missing, layers=self._kept)):
-            fresh[tuple(sentence)] = self._shaped(vectors)
-            self.cache.add(sentence, fresh[tuple(sentence)])
-        lengths = [len(sentence) for sentence in sentences]
-        padded = np.zeros((self._n_kept, len(sentences), max(lengths, default=0), self.dim), dtype=np.float32)
-        for row, sentence in enumerate(sentences):
-            found = self.cache.get(sentence)
-            padded[:, row, : len(sentence)] = fresh[tuple(sentence)] if found is None else found
-        mask = np.arange(padded.shape[2]) < np.array(lengths, dtype=np.int64).reshape(-1, 1)
-        device = self.mixes[0].scalars.device
-        # A single kept layer stands for all: the mix looks at that one only.
-        layers = torch.from_numpy(padded).to(device).expand(self.mixes[0].n_layers, -1, -1, -1)
-        return layers, torch.from_numpy(mask).to(device)
+        return self.elmo.mix_layers(layers, mask)
 
     def _trained(self, sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+        """Run the biLM with gradients: (n_layers, batch, tokens, dim) without sentence marks, and the mask."""
         out = self.bilm(self.elmo.encode(sentences))
         return out.layers[:, :, 1:-1], out.mask[:, 2:]  # a row of n tokens has n + 2 with its marks
 
+    def _frozen(self, sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+        """Return the same as `_trained`, from the cache as far as possible, and without gradients."""
+        computed: dict[tuple[str, ...], SentenceLayers] = {}
+        missing = self.cache.missing(sentences)
+        for sentence, layers in zip(missing, self.elmo.embed(missing, layers=self._cached_layers)):
+            computed[tuple(sentence)] = self._with_layer_axis(layers)
+            self.cache.add(sentence, computed[tuple(sentence)])
+        lengths = [len(sentence) for sentence in sentences]
+        padded = np.zeros((self._n_cached, len(sentences), max(lengths, default=0), self.dim), dtype=np.float32)
+        for row, sentence in enumerate(sentences):
+            cached = self.cache.get(sentence)
+            padded[:, row, : len(sentence)] = computed[tuple(sentence)] if cached is None else cached
+        mask = np.arange(padded.shape[2]) < np.array(lengths, dtype=np.int64).reshape(-1, 1)
+        device = self.mixes[0].scalars.device
+        # If only one layer is cached, the mix uses only that layer: it can stand for all.
+        stacked = torch.from_numpy(padded).to(device).expand(self.mixes[0].n_layers, -1, -1, -1)
+        return stacked, torch.from_numpy(mask).to(device)
+
     @property
-    def _kept(self) -> Literal["all"] | int:
-        """What of the biLM the cache holds."""
+    def _cached_layers(self) -> Literal["all"] | int:
         layer = self.mixes[0].layer
         return "all" if layer is None else layer
 
     @property
-    def _n_kept(self) -> int:
-        return 1 if isinstance(self._kept, int) else self.mixes[0].n_layers
+    def _n_cached(self) -> int:
+        return 1 if isinstance(self._cached_layers, int) else self.mixes[0].n_layers
 
-    def _shaped(self, vectors: Layers) -> Layers:
+    def _with_layer_axis(self, vectors: SentenceLayers) -> SentenceLayers:
         return vectors[np.newaxis] if vectors.ndim == 2 else vectors
+
+
+class LayerCache:
+    """The biLM layers of sentences, by their tokens: first in memory, then in a temporary file without a name.
+
+    Args:
+        memory_tokens: How many tokens are kept in memory.
+        disk_tokens: How many more are kept in the file.
+        folder: The folder of the file. The file is removed when the process ends, however it ends.
+
+    >>> cache = LayerCache(memory_tokens=3, disk_tokens=0)
+    >>> cache.add(["a", "bow"], np.zeros((3, 2, 4), dtype=np.float32))
+    >>> cache.add(["wide", "bow"], np.ones((3, 2, 4), dtype=np.float32))
+    >>> len(cache), cache.get(["a", "bow"]).shape, cache.get(["wide", "bow"])
+    (1, (3, 2, 4), None)
+    """
+
+    def __init__(self, *, memory_tokens: int, disk_tokens: int, folder: Path | None = None) -> None:
+        self.memory_tokens, self.disk_tokens = memory_tokens, disk_tokens
+        self.folder = folder or Path(tempfile.gettempdir())
+        self._entries: dict[tuple[str, ...], SentenceLayers | _FileEntry] = {}
+        self._tokens_in_memory = self._tokens_on_disk = 0
+        self._file: IO[bytes] | None = None
+        self._file_size = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, sentence: Sequence[str]) -> SentenceLayers | None:
+        """Return the layers of a sentence, or None if they are not cached."""
+        entry = self._entries.get(tuple(sentence))
+        if not isinstance(entry, _FileEntry):
+            return entry
+        assert self._file is not None
+        self._file.seek(entry.offset)
+        n_values = math.prod(entry.shape)
+        return np.frombuffer(self._file.read(4 * n_values), dtype=np.float32).reshape(entry.shape)
+
+    def missing(self, sentences: Iterable[Sequence[str]]) -> list[Sequence[str]]:
+        """Return the distinct sentences that are not cached."""
+        distinct = {tuple(sentence): sentence for sentence in sentences}
+        return [sentence for key, sentence in distinct.items() if key not in self._entries]
+
+    def fitting(self, sentences: Iterable[Sequence[str]]) -> list[Sequence[str]]:
+        """Return the missing sentences that `add` has space for, if they are added in this order."""
+        free = [self.memory_tokens - self._tokens_in_memory, self.disk_tokens - self._tokens_on_disk]
+        chosen = []
+        for sentence in self.missing(sentences):
+            store = next((i for i, tokens in enumerate(free) if 0 < len(sentence) <= tokens), None)
+            if store is not None:
+                free[store] -= len(sentence)
+                chosen.append(sentence)
+        return chosen
+
+    def add(self, sentence: Sequence[str], layers: SentenceLayers) -> None:
+        """Cache the layers of a sentence if there is space for them."""
+        n_tokens = len(sentence)
+        if self._tokens_in_memory + n_tokens <= self.memory_tokens:
+            self._entries[tuple(sentence)] = layers
+            self._tokens_in_memory += n_tokens
+        elif n_tokens and self._tokens_on_disk + n_tokens <= self.disk_tokens:
+            try:
+                self._entries[tuple(sentence)] = self._write(layers)
+            except OutputError as error:
+                self.disk_tokens = self._tokens_on_disk
+                log.warning(
+                    "%s Sentences that are not cached are computed in every epoch: slower, same results.", error
+                )
+            else:
+                self._tokens_on_disk += n_tokens
+
+    def _write(self, layers: SentenceLayers) -> "_FileEntry":
+        remaining = np.ascontiguousarray(layers, dtype=np.float32).data.cast("B")
+        entry = _FileEntry(self._file_size, layers.shape)
+        with os_errors_as_output_error(self.folder / "cached biLM layers"):
+            if self._file is None:
+                # Unbuffered: buffered data that did not fit on the disk would raise again when the file is closed.
+                self._file = tempfile.TemporaryFile(dir=self.folder, buffering=0)  # noqa: SIM115 (closed by finalize)
+                weakref.finalize(self, self._file.close)
+            self._file.seek(entry.offset)
+            while remaining:
+                remaining = remaining[self._file.write(remaining) :]
+        self._file_size += layers.nbytes
+        return entry
+
+
+class _FileEntry(NamedTuple):
+    offset: int  # in bytes
+    shape: tuple[int, ...]
 
 
 def _build_mix(n_layers: int, config: ElmoConfig) -> ScalarMix:

@@ -1,4 +1,4 @@
-"""What every task model sees of a token: [word vector; character CNN; ELMo], each where it is wanted."""
+"""The token vectors of a task model: [word vector; character CNN; ELMo], each of them optional."""
 
 import math
 from collections import Counter
@@ -10,63 +10,37 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torchelmo.errors import ConfigError
-from torchelmo.tasks.config import TaskConfig, WordsConfig
+from torchelmo.tasks.config import CharactersConfig, WordsConfig
 from torchelmo.tasks.elmo import ElmoLayers
 from torchelmo.tasks.layers.basic import lengths_mask, pad_ids
 from torchelmo.tasks.words import VectorFile, WordEmbedding, read_vectors
 from torchelmo.text.characters import PADDING, CharacterEncoder
 
 
-class TokenCharCNN(nn.Module):
-    """(n_words, n_characters) ids in the layout of `CharacterEncoder` -> (n_words, n_filters), trained with the task.
-
-    Windows reach over the word's ends as if zeros stood there: any width suits any word, and padding changes nothing.
-    """
-
-    def __init__(self, *, char_dim: int = 16, n_filters: int = 128, width: int = 3) -> None:
-        super().__init__()
-        self.dim, self.width = n_filters, width
-        self.embedding = nn.Parameter(torch.empty(PADDING + 1, char_dim))
-        self.filters = nn.Linear(width * char_dim, n_filters)
-        bound = math.sqrt(3.0 / char_dim)
-        nn.init.uniform_(self.embedding, -bound, bound)
-        nn.init.xavier_uniform_(self.filters.weight, gain=nn.init.calculate_gain("relu"))
-        nn.init.zeros_(self.filters.bias)
-
-    def forward(self, char_ids: Tensor) -> Tensor:
-        real = (char_ids != 0) & (char_ids != PADDING)
-        left = (self.width - 1) // 2
-        padded = F.pad(char_ids.masked_fill(~real, 0), (left, self.width - 1 - left))
-        # Only windows around real characters are computed: most words are far shorter than the longest.
-        windows = padded.unfold(1, self.width, 1)[real]  # (n_windows, width)
-        embedded = F.embedding(windows, self.embedding) * (windows != 0).unsqueeze(2)
-        values = torch.relu(self.filters(embedded.flatten(1)))
-        words = real.nonzero()[:, :1].expand_as(values)
-        return values.new_zeros(len(char_ids), self.dim).scatter_reduce(0, words, values, "amax")
-
-
 class TokenVectors(NamedTuple):
+    """What `TokenInput` returns for a batch of sentences."""
+
     vectors: Tensor  # (batch, tokens, dim), 0 at padded positions
     mask: Tensor  # (batch, tokens), true at real tokens
-    output: Tensor | None  # (batch, tokens, output_dim): the ELMo mix for the output of the task's encoder
+    output: Tensor | None  # (batch, tokens, output_dim): the ELMo mix to add to the output of the task's encoder
 
 
 class TokenInput(nn.Module):
-    """Sentences as token lists -> `TokenVectors`. `output_dim` is 0 where ELMo does not enter at the output."""
+    """Tokenized sentences -> `TokenVectors`. `output_dim` is 0 unless ELMo enters at the output."""
 
     def __init__(
         self,
         words: WordEmbedding | None = None,
-        characters: TokenCharCNN | None = None,
+        characters: "TokenCharCNN | None" = None,
         elmo: ElmoLayers | None = None,
     ) -> None:
         super().__init__()
         self.words, self.characters, self.elmo = words, characters, elmo
-        at_input = elmo is not None and elmo.config.place in ("input", "both")
-        at_output = elmo is not None and elmo.config.place in ("output", "both")
-        self._elmo_at_input = at_input
-        self.dim = sum(part.dim for part in (words, characters, elmo if at_input else None) if part is not None)
-        self.output_dim = elmo.dim if elmo is not None and at_output else 0
+        places = elmo.config.places if elmo is not None else ()
+        self._elmo_at_input = "input" in places
+        at_input = elmo if self._elmo_at_input else None
+        self.dim = sum(part.dim for part in (words, characters, at_input) if part is not None)
+        self.output_dim = elmo.dim if elmo is not None and "output" in places else 0
         if not self.dim:
             raise ConfigError(
                 "The task model needs an input: word vectors ([words] dim or vectors), characters "
@@ -90,32 +64,69 @@ class TokenInput(nn.Module):
         vectors = torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
         return TokenVectors(vectors, mask, mixes[-1] if self.output_dim else None)
 
-    def _character_vectors(self, cnn: TokenCharCNN, sentences: Sequence[Sequence[str]], mask: Tensor) -> Tensor:
-        """Every distinct word of the batch goes through the CNN once."""
-        places = {word: i for i, word in enumerate(dict.fromkeys(word for row in sentences for word in row))}
-        vectors = cnn(torch.from_numpy(self._encoder.encode(list(places))).to(mask.device))
-        indices = pad_ids([[places[word] for word in row] for row in sentences], device=mask.device)
-        gathered: Tensor = vectors[indices] if len(places) else vectors.new_zeros(*mask.shape, cnn.dim)
+    def _character_vectors(self, cnn: "TokenCharCNN", sentences: Sequence[Sequence[str]], mask: Tensor) -> Tensor:
+        """Run the CNN once on every distinct word of the batch."""
+        rows = {word: i for i, word in enumerate(dict.fromkeys(word for sentence in sentences for word in sentence))}
+        vectors = cnn(torch.from_numpy(self._encoder.encode(list(rows))).to(mask.device))
+        indices = pad_ids([[rows[word] for word in sentence] for sentence in sentences], device=mask.device)
+        gathered: Tensor = vectors[indices] if rows else vectors.new_zeros(*mask.shape, cnn.dim)
         return gathered.masked_fill(~mask.unsqueeze(-1), 0.0)
 
 
-def build_characters(config: TaskConfig) -> TokenCharCNN | None:
-    settings = config.characters
-    if not settings.n_filters:
+class TokenCharCNN(nn.Module):
+    """Character ids (n_words, n_characters) of `CharacterEncoder` -> (n_words, n_filters), trained with the task.
+
+    Words are padded with zeros at both ends, so that any width works for any word and padding changes nothing.
+    """
+
+    def __init__(self, *, char_dim: int = 16, n_filters: int = 128, width: int = 3) -> None:
+        super().__init__()
+        self.dim, self.width = n_filters, width
+        self.embedding = nn.Parameter(torch.empty(PADDING + 1, char_dim))
+        self.filters = nn.Linear(width * char_dim, n_filters)
+        bound = math.sqrt(3.0 / char_dim)
+        nn.init.uniform_(self.embedding, -bound, bound)
+        nn.init.xavier_uniform_(self.filters.weight, gain=nn.init.calculate_gain("relu"))
+        nn.init.zeros_(self.filters.bias)
+
+    def forward(self, char_ids: Tensor) -> Tensor:
+        real = (char_ids != 0) & (char_ids != PADDING)
+        left = (self.width - 1) // 2
+        padded = F.pad(char_ids.masked_fill(~real, 0), (left, self.width - 1 - left))
+        # Compute only the windows around real characters: most words are far shorter than the longest.
+        windows = padded.unfold(1, self.width, 1)[real]  # (n_windows, width)
+        embedded = F.embedding(windows, self.embedding) * (windows != 0).unsqueeze(2)
+        values = torch.relu(self.filters(embedded.flatten(1)))
+        words = real.nonzero()[:, :1].expand_as(values)
+        return values.new_zeros(len(char_ids), self.dim).scatter_reduce(0, words, values, "amax")
+
+
+def build_characters(config: CharactersConfig) -> TokenCharCNN | None:
+    """Return the character CNN of [characters], or None if it has no filters."""
+    if not config.n_filters:
         return None
-    return TokenCharCNN(char_dim=settings.char_dim, n_filters=settings.n_filters, width=settings.width)
+    return TokenCharCNN(char_dim=config.char_dim, n_filters=config.n_filters, width=config.width)
 
 
 def build_words(config: WordsConfig, sentences: Iterable[Sequence[str]]) -> WordEmbedding | None:
-    """Vectors from a file (and, where they are trained, for frequent words outside it), learned ones, or none."""
+    """Return the word vectors of [words]: from a file, learned from random values, or None.
+
+    Args:
+        config: The settings.
+        sentences: The training sentences, which decide which words are frequent and which vectors are trained.
+
+    Raises:
+        ConfigError: No word is frequent enough, or `dim` is not the width of the vectors in the file.
+        InputError: The file is malformed.
+    """
     if config.vectors is None:
         if not config.dim:
             return None
         frequent = _frequent(_count(sentences), config.min_count)
         if not frequent:
             raise ConfigError(
-                f"words.min_count: expected some words that come {config.min_count} times in the training data, found "
-                "none. Set a smaller number, or words.dim = 0 for no word vectors."
+                f"words.min_count: expected words that occur {config.min_count} times in distinct training examples, "
+                "found none. Set a smaller number, or words.dim = 0 for no word vectors."
             )
         return WordEmbedding(frequent, dim=config.dim)
     file = read_vectors(config.vectors, config.limit)
@@ -130,7 +141,7 @@ def build_words(config: WordsConfig, sentences: Iterable[Sequence[str]]) -> Word
 
 
 def _trainable_words(file: VectorFile, counts: Counter[str], min_count: int) -> WordEmbedding:
-    """Words that the training data lacks would get no gradient: they are fixed, and no checkpoint holds them."""
+    """Train the vectors of words in the training data. The others get no gradient: they are fixed, and saved once."""
     known = set(file.words)
     seen = {word if word in known else word.lower() for word in counts}
     more = [word for word in _frequent(counts, min_count) if word not in known and word.lower() not in known]

@@ -1,16 +1,15 @@
-"""A trained task as a folder that needs nothing else: `torchelmo.tasks.load` reads it.
+"""A trained task: score it, predict with it, save it and load it. The folder needs nothing outside itself.
 
-task.json            which task, its settings, its vocabularies
+task.json            the settings and vocabularies of the task
 words.json           the words that have vectors
-words.safetensors    the vectors of the last of them, which are fixed
+words.safetensors    the fixed word vectors, which belong to the last of these words
 model.safetensors    the weights of the best epoch
-bilm/                a model folder, where ELMo enters: the biLM as it was before the run
-metrics.json         the scores on dev
+bilm/                the biLM before the run, if ELMo is used
+metrics.json         the scores on the dev data
 """
 
-import dataclasses
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,281 +17,308 @@ import torch
 from torch import Tensor, nn
 
 from torchelmo import __version__
-from torchelmo.config import build_config, config_to_dict
-from torchelmo.errors import ConfigError, InputError, MissingFileError, WeightsError
-from torchelmo.files import atomic_write, read_json, write_json
+from torchelmo.config import Config, NonNegativeInt, build_config, config_to_dict
+from torchelmo.errors import ConfigError, InputError, MissingFileError, short_repr
+from torchelmo.files import read_json, write_json
 from torchelmo.formats.load import load_folder
+from torchelmo.runs.distributed import choose_device
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.elmo import ElmoLayers
 from torchelmo.tasks.inputs import TokenInput, build_characters
-from torchelmo.tasks.task import Scores, Source, Task, TaskModel, find_task
+from torchelmo.tasks.task import Scores, Source, Task, TaskModel, Vocabularies, find_task
 from torchelmo.tasks.words import WordEmbedding
+from torchelmo.tensors import Shape, read_tensors, write_tensors
 from torchelmo.text.batching import scoring_batches, windows
 
-
-class MixResult(NamedTuple):
-    place: str  # "input" or "output"
-    weights: list[float]  # softmaxed, one per layer
-    gamma: float
+FORMAT = 2
+_WINDOW = 256  # unlabeled examples that are sorted by length together
+_BILM, _FIXED_WORDS = "inputs.elmo.elmo.bilm.", "inputs.words.fixed"
 
 
-class Result(NamedTuple):
-    task: str
-    metric: str  # the score that decided
-    seed: int
-    scores: Scores  # on dev, of the best epoch
-    best_epoch: int  # from 1
-    epochs: int  # that were run
-    steps: int
-    seconds: float  # of training and scoring, without the biLM
-    bilm_seconds: float  # of running the biLM once over all sentences
-    parameters: int  # that were trained
-    mixes: list[MixResult]  # of the best epoch
-    finished: bool  # no epoch is left, or none is wanted any more
+class Evaluation(NamedTuple):
+    """The scores of a trained task on a labeled file."""
 
-    @property
-    def score(self) -> float:
-        return self.scores[self.metric]
-
-    def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {**self._asdict(), "mixes": [mix._asdict() for mix in self.mixes]}
-
-    def line(self) -> str:
-        """One line for people."""
-        scores = ", ".join(f"{name} {value:.2f}" for name, value in self.scores.items())
-        minutes = (self.seconds + self.bilm_seconds) / 60
-        return f"{self.task}, seed {self.seed}: {scores} (epoch {self.best_epoch} of {self.epochs}, {minutes:.1f} min)"
-
-
-def write_result(folder: Path, result: Result) -> None:
-    write_json(folder / "metrics.json", result.plain())
-
-
-def read_result(folder: Path) -> Result:
-    path = folder / "metrics.json"
-    plain = read_json(path, "the result of a task run")
-    try:
-        return Result(**{**plain, "mixes": [MixResult(**mix) for mix in plain["mixes"]]})
-    except (TypeError, KeyError) as error:
-        raise InputError(f"{path}: expected the result of one task run, found something else ({error}).") from error
-
-
-class Summary(NamedTuple):
-    """Several seeds of one configuration."""
-
-    results: list[Result]
-    mean: Scores
-    sd: Scores  # of a sample; 0 for one seed
-
-    def line(self) -> str:
-        metric = self.results[0].metric
-        return f"{metric} {self.mean[metric]:.2f} ± {self.sd[metric]:.2f} over {len(self.results)} seeds"
-
-
-def summarise(results: Sequence[Result]) -> Summary:
-    mean, sd = {}, {}
-    for name in results[0].scores:
-        values = [result.scores[name] for result in results]
-        mean[name] = statistics.fmean(values)
-        sd[name] = statistics.stdev(values) if len(values) > 1 else 0.0
-    return Summary(list(results), mean, sd)
-
-
-def write_summary(folder: Path, summary: Summary) -> None:
-    seeds = {str(result.seed): result.scores for result in summary.results}
-    write_json(folder / "metrics.json", {"mean": summary.mean, "sd": summary.sd, "seeds": seeds})
-
-
-_BILM, _FIXED = "inputs.elmo.elmo.bilm.", "inputs.words.fixed"
-
-
-def trained_parameters(model: TaskModel[Any, Any]) -> dict[str, nn.Parameter]:
-    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-
-
-def task_tensors(model: TaskModel[Any, Any]) -> dict[str, Tensor]:
-    """The weights that belong to the task: a frozen biLM and fixed word vectors are saved once, beside them.
-
-    So is the softmax of a biLM that is trained with the task, for the task has no use for it.
-    """
-    elmo, given = model.inputs.elmo, [_FIXED]
-    if elmo is not None:
-        given.append(f"{_BILM}softmax." if elmo.config.unfreeze else _BILM)
-    return {name: tensor.detach() for name, tensor in model.state_dict().items() if not name.startswith(tuple(given))}
-
-
-def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    from safetensors.torch import save_file
-
-    with atomic_write(path) as temporary:
-        save_file({name: tensor.detach().to("cpu").contiguous().clone() for name, tensor in tensors.items()}, temporary)
-
-
-def read_tensors(path: Path, what: str) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    if not path.is_file():
-        raise MissingFileError(f"{path}: expected {what}, found nothing. A run has them after its first epoch.")
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise WeightsError(
-            f"{path}: expected {what}, but the file is damaged ({error}). Copy it again, or train again."
-        ) from error
-
-
-def load_tensors(model: TaskModel[Any, Any], path: Path) -> None:
-    """Put saved weights into a model of the same shape."""
-    tensors, wanted = read_tensors(path, "the weights of a task model"), task_tensors(model)
-    for name in sorted(tensors.keys() | wanted.keys()):
-        expected, found = (tuple(side[name].shape) if name in side else "nothing" for side in (wanted, tensors))
-        if expected != found:
-            raise WeightsError(
-                f"{path}: expected the weights of this task model, but at {name} {expected} was expected and {found} "
-                "found. The files of the folder must be of one run."
-            )
-    model.load_state_dict(tensors, strict=False)
-
-
-_WINDOW = 256  # unlabelled examples that are sorted by length together
-
-
-class Scored(NamedTuple):
     scores: Scores
-    report: str  # a table for people, or nothing
+    report: str  # a readable table with more detail, or empty
     n_examples: int
 
 
 class TrainedTask:
-    """A task model with all it needs to score and predict."""
+    """A task model with everything that is needed to score it and to predict with it. See `load`."""
 
     def __init__(
-        self,
-        task: Task[Any, Any],
-        config: TaskConfig,
-        model: TaskModel[Any, Any],
-        vocabularies: Mapping[str, list[str]],
+        self, task: Task[Any, Any], config: TaskConfig, model: TaskModel[Any, Any], vocabularies: Vocabularies
     ) -> None:
         self.task, self.config, self.model, self.vocabularies = task, config, model, vocabularies
         self.data_options = build_config(task.data_config, config.data, where="data")
 
-    def evaluate(self, path: str | Path) -> Scored:
-        """Score the predictions for a labelled file."""
-        examples = require_examples(self.task.read(Path(path), self.data_options), path, self.task)
-        predictions = self.predict(examples)
-        return Scored(self.task.score(examples, predictions), self.task.report(examples, predictions), len(examples))
+    def evaluate(self, path: str | Path) -> Evaluation:
+        """Score the predictions for a labeled file, as the official script of the task does.
 
-    def predict(self, examples: Sequence[Any]) -> list[Any]:
-        """One prediction per example, in order."""
+        Args:
+            path: The file, in the format of the training data.
+
+        Returns:
+            The scores, a readable report and the number of examples.
+
+        Raises:
+            InputError: The file is malformed or has no examples.
+        """
+        examples = self.task.read(Path(path), self.data_options)
+        require_examples(examples, path, self.task)
+        predictions = self.predict_examples(examples)
+        return Evaluation(
+            self.task.score(examples, predictions), self.task.report(examples, predictions), len(examples)
+        )
+
+    def predict(
+        self, texts: Iterable[Any], *, lang: str | None = "auto", questions: Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
+        """Predict for texts in memory.
+
+        Args:
+            texts: Strings or token lists. A string is split into sentences and tokens. For "nli", pairs of a premise
+                and a hypothesis.
+            lang: The language of the strings, a code that spaCy knows. None: their tokens are separated by spaces.
+                "auto": as `[data]` of the trained task says.
+            questions: For "qa": the questions to ask about every text.
+
+        Returns:
+            One record per example, in order, as plain data for JSON. A string of several sentences gives one record
+            for each sentence, unless the task classifies whole texts or documents.
+
+        Raises:
+            InputError: A text has the wrong type, or `questions` do not fit the task.
+
+        Example:
+            >>> from torchelmo import tasks
+            >>> tagger = tasks.load("runs/pos")  # doctest: +SKIP
+            >>> tagger.predict(["The dog barked."])[0]["tags"]  # doctest: +SKIP
+            ['DET', 'NOUN', 'VERB', 'PUNCT']
+        """
+        if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+            raise InputError(f"predict: expected a list of texts, got {short_repr(texts)}. Pass [text] for one text.")
+        source = Source(lang=lang, questions=questions, texts=list(texts))
+        return [self.task.record(example, prediction) for example, prediction in self.predict_source(source)]
+
+    def predict_source(self, source: Source | str | Path) -> Iterator[tuple[Any, Any]]:
+        """Predict for an unlabeled input of any length, in bounded memory.
+
+        Args:
+            source: The input, or the path of a text file.
+
+        Yields:
+            Examples and their predictions, in order. `task.show` and `task.record` turn them into text and plain data.
+
+        Raises:
+            InputError: The input is malformed, or its questions do not fit the task.
+        """
+        if isinstance(source, (str, Path)):
+            source = Source(str(source))
+        if not isinstance(source, Source):
+            raise InputError(f"predict_source: expected a Source or the path of a file, got {short_repr(source)}.")
+        if source.questions and not self.task.answers_questions:
+            raise InputError(f"questions: expected none, because {self.task.name} answers no questions.")
+        if source.texts is not None and self.task.answers_questions and not source.questions:
+            raise InputError(f"questions: expected the questions that {self.task.name} answers about the texts.")
+        for examples in windows(self.task.read_input(source, self.data_options, self.vocabularies), _WINDOW):
+            yield from zip(examples, self.predict_examples(examples))
+
+    def predict_examples(self, examples: Sequence[Any]) -> list[Any]:
+        """Return one prediction per example of the task, in order."""
         lengths = [example_length(self.task, example) for example in examples]
-        found: dict[int, Any] = {}
+        predictions: dict[int, Any] = {}
         was_training = self.model.training
         self.model.eval()
         with torch.no_grad():
             for batch in scoring_batches(lengths, self.config.batch_size):
-                found.update(zip(batch, self.model.predict([examples[i] for i in batch]), strict=True))
+                predictions.update(zip(batch, self.model.predict([examples[i] for i in batch]), strict=True))
         self.model.train(was_training)
-        return [found[i] for i in range(len(examples))]
-
-    def predict_source(self, source: Source) -> Iterator[tuple[Any, Any]]:
-        """(example, prediction) for everything in an unlabelled input, of any length, in order."""
-        for examples in windows(self.task.read_input(source, self.data_options, self.vocabularies), _WINDOW):
-            yield from zip(examples, self.predict(examples))
+        return [predictions[i] for i in range(len(examples))]
 
 
-def require_examples(examples: list[Any], path: str | Path, task: Task[Any, Any]) -> list[Any]:
-    """`examples`, if the file had any."""
+def load(folder: str | Path, *, device: str = "auto") -> TrainedTask:
+    """Load a trained task from the folder that `train` or `torchelmo task train` wrote.
+
+    All files are checked before the model is built: types, names, shapes, and that every number is finite.
+
+    Args:
+        folder: The folder of the run.
+        device: "auto" for CUDA if available, else the CPU; or the name of a device.
+
+    Returns:
+        The task with the weights of its best epoch, in evaluation mode.
+
+    Raises:
+        MissingFileError: The folder or one of its files does not exist, or the run has no finished epoch yet.
+        ConfigError: task.json or words.json is damaged, or has another format.
+        WeightsError: The weights are damaged or do not fit the settings.
+
+    Example:
+        >>> from torchelmo import tasks
+        >>> trained = tasks.load("runs/ner")  # doctest: +SKIP
+        >>> trained.evaluate("test.conll").scores["f1"]  # doctest: +SKIP
+        92.2
+    """
+    folder = Path(folder)
+    card = _read_card(folder)
+    config, task, where = card.config, find_task(card.config.task), str(folder / "task.json")
+    options = build_config(task.model_config, config.model, where=f"{where}: model")
+    words = _read_words(folder, card)
+    elmo = None
+    if config.elmo.place != "none":
+        # Predictions need the layers of a sentence once, so that a cache would only cost memory.
+        elmo = ElmoLayers(load_folder(folder / "bilm"), replace(config.elmo, memory_mb=0.0, disk_mb=0.0))
+
+    def build() -> TaskModel[Any, Any]:
+        try:
+            inputs = TokenInput(_build_words(words), build_characters(config.characters), elmo)
+            return task.build(options, inputs, card.vocabularies)
+        except (KeyError, IndexError, RuntimeError) as error:
+            raise ConfigError(
+                f"{where}: the settings and vocabularies do not make a model of {task.name} ({error}). Train it again."
+            ) from error
+
+    with torch.device("meta"):  # shapes only: nothing is allocated before the file has been checked
+        shapes = {name: tuple(tensor.shape) for name, tensor in task_tensors(build()).items()}
+    tensors = read_weights(folder / "model.safetensors", shapes)
+    model = build()
+    model.load_state_dict(tensors, strict=False)
+    return TrainedTask(task, config, model.to(choose_device(device)).eval(), card.vocabularies)
+
+
+def save_task(folder: Path, trained: TrainedTask) -> None:
+    """Write everything but the weights, which the runner writes at every new best epoch."""
+    words, elmo = trained.model.inputs.words, trained.model.inputs.elmo
+    card = _Card(
+        format=FORMAT,
+        torchelmo=__version__,
+        config=trained.config,
+        word_dim=words.dim if words is not None else 0,
+        n_fixed_words=len(words.fixed) if words is not None and words.fixed is not None else 0,
+        vocabularies=dict(trained.vocabularies),
+    )
+    if words is not None:
+        write_json(folder / "words.json", words.words, indent=0)
+        if words.fixed is not None:
+            write_tensors(folder / "words.safetensors", {"vectors": words.fixed})
+    if elmo is not None:
+        elmo.bilm.save(folder / "bilm")
+    write_json(folder / "task.json", config_to_dict(card), indent=1)
+
+
+def read_weights(path: Path, shapes: Mapping[str, Shape]) -> dict[str, Tensor]:
+    """Read the weights of a task model: exactly these names and shapes, finite numbers."""
+    if not path.exists():
+        raise MissingFileError(
+            f"{path}: expected the weights of a task model, found nothing. A run writes them after its first epoch."
+        )
+    return read_tensors(
+        path, shapes, what="the weights of this task model", advice="All files of the folder must belong to one run."
+    )
+
+
+def task_tensors(model: TaskModel[Any, Any]) -> dict[str, Tensor]:
+    """Return the weights that belong to the task.
+
+    A frozen biLM and fixed word vectors are saved once, in files of their own. So is the softmax of a biLM that is
+    trained with the task, because the task does not use it.
+    """
+    elmo, excluded = model.inputs.elmo, [_FIXED_WORDS]
+    if elmo is not None:
+        excluded.append(f"{_BILM}softmax." if elmo.config.unfreeze else _BILM)
+    state = model.state_dict()
+    return {name: tensor.detach() for name, tensor in state.items() if not name.startswith(tuple(excluded))}
+
+
+def trained_parameters(model: TaskModel[Any, Any]) -> dict[str, nn.Parameter]:
+    """Return the parameters that are trained, by name."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def require_examples(examples: Sequence[Any], path: str | Path, task: Task[Any, Any]) -> None:
+    """Raise an InputError if a labeled file has no examples."""
     if not examples:
-        raise InputError(f"{path}: expected labelled examples for {task.name}, found none. Check that file.")
-    return examples
+        raise InputError(f"{path}: expected labeled examples for {task.name}, found none. Check that file.")
 
 
 def example_length(task: Task[Any, Any], example: Any) -> int:
+    """Return the length of the longest sentence of an example."""
     return max(map(len, task.sentences(example)), default=0)
 
 
 def all_sentences(task: Task[Any, Any], examples: Iterable[Any]) -> Iterator[Sequence[str]]:
+    """Yield the sentences of all examples."""
     for example in examples:
         yield from task.sentences(example)
 
 
-FORMAT = 1
+@dataclass(frozen=True)
+class _Card(Config):
+    """The content of task.json."""
+
+    format: int
+    torchelmo: str  # version
+    config: TaskConfig
+    word_dim: NonNegativeInt  # 0 without word vectors
+    n_fixed_words: NonNegativeInt
+    vocabularies: dict[str, list[str]]
 
 
-def load(folder: str | Path) -> TrainedTask:
-    """A task folder that `torchelmo task train` wrote."""
-    folder = Path(folder)
-    card = _read_card(folder)
-    where = str(folder / "task.json")
-    config = build_config(TaskConfig, card["config"], where=where)
-    task = find_task(card["task"])
-    elmo = None
-    if config.elmo.place != "none":
-        # What is predicted comes once: to keep its layers would only fill the memory.
-        settings = dataclasses.replace(config.elmo, memory_mb=0.0, disk_mb=0.0)
-        elmo = ElmoLayers(load_folder(folder / "bilm"), settings)
-    inputs = TokenInput(_load_words(folder, card["word_dim"]), build_characters(config), elmo)
-    options = build_config(task.model_config, config.model, where=f"{where}: model")
-    model = task.build(options, inputs, card["vocabularies"])
-    load_tensors(model, folder / "model.safetensors")
-    model.eval()
-    return TrainedTask(task, config, model, card["vocabularies"])
-
-
-def save_task(
-    folder: Path,
-    task: Task[Any, Any],
-    config: TaskConfig,
-    model: TaskModel[Any, Any],
-    vocabularies: Mapping[str, list[str]],
-) -> None:
-    """Everything but the weights, which are written at every new best epoch."""
-    words, elmo = model.inputs.words, model.inputs.elmo
-    card = {
-        "format": FORMAT,
-        "torchelmo": __version__,
-        "task": task.name,
-        "word_dim": words.dim if words is not None else 0,
-        "config": config_to_dict(config),
-        "vocabularies": dict(vocabularies),
-    }
-    write_json(folder / "task.json", card, indent=1)
-    if words is not None:
-        write_json(folder / "words.json", words.words, indent=0)
-        if words.fixed is not None:
-            save_tensors(folder / "words.safetensors", {"vectors": words.fixed})
-    if elmo is not None:
-        elmo.bilm.save(folder / "bilm")
-
-
-def _load_words(folder: Path, dim: int) -> WordEmbedding | None:
-    if not dim:
-        return None
-    words = read_json(folder / "words.json", "the words of a trained task")
-    path = folder / "words.safetensors"
-    if not path.exists():
-        return WordEmbedding(words, dim=dim)
-    fixed = read_tensors(path, "the word vectors of a trained task")["vectors"]
-    learned = torch.zeros(len(words) - len(fixed), dim)  # model.safetensors has them
-    return WordEmbedding(words, torch.cat([learned, fixed]), n_fixed=len(fixed))
-
-
-def _read_card(folder: Path) -> dict[str, Any]:
+def _read_card(folder: Path) -> _Card:
     path = folder / "task.json"
     if not path.exists():
         kind = "a folder without task.json" if folder.is_dir() else "no such folder"
         seeds = sorted(folder.glob("seed-*/task.json"))
         raise MissingFileError(
             f"{folder}: expected a folder that `torchelmo task train` wrote, found {kind}."
-            + (f" It holds runs with several seeds: give one of them, such as {seeds[0].parent}." if seeds else "")
+            + (f" It holds runs with several seeds: choose one of them, such as {seeds[0].parent}." if seeds else "")
         )
-    card = read_json(path, "the card of a trained task")
-    if not isinstance(card, dict) or card.get("format") != FORMAT:
-        found = card.get("format") if isinstance(card, dict) else card
-        raise ConfigError(f"{path}: expected a task of format {FORMAT}, found {found!r:.60}. Train it again.")
-    missing = [key for key in ("task", "word_dim", "config", "vocabularies") if key not in card]
-    if missing:
-        raise ConfigError(f"{path}: expected the card of a trained task, but it has no {missing[0]!r}. Train it again.")
+    plain = read_json(path, "the settings of a trained task")
+    if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+        found = plain.get("format") if isinstance(plain, dict) else plain
+        raise ConfigError(f"{path}: expected a task of format {FORMAT}, found {short_repr(found)}. Train it again.")
+    card = build_config(_Card, plain, where=str(path))
+    for name, items in card.vocabularies.items():
+        _check_unique_strings(items, f"{path}: vocabularies: {name}")
     return card
+
+
+class _Words(NamedTuple):
+    """The word vectors of a folder, without those in model.safetensors."""
+
+    words: list[str]
+    dim: int
+    fixed: Tensor  # (n_fixed, dim)
+
+
+def _read_words(folder: Path, card: _Card) -> _Words | None:
+    if not card.word_dim:
+        return None
+    path = folder / "words.json"
+    words = _check_unique_strings(read_json(path, "the words of a trained task"), str(path))
+    if not words or card.n_fixed_words > len(words):
+        raise ConfigError(f"{path}: expected {card.n_fixed_words or 'some'} words or more, found {len(words)}.")
+    fixed = torch.zeros(0, 0)
+    if card.n_fixed_words:
+        shapes = {"vectors": (card.n_fixed_words, card.word_dim)}
+        fixed = read_tensors(folder / "words.safetensors", shapes, what="the word vectors of a task")["vectors"]
+    return _Words(words, card.word_dim, fixed)
+
+
+def _build_words(words: _Words | None) -> WordEmbedding | None:
+    if words is None:
+        return None
+    if not len(words.fixed):
+        return WordEmbedding(words.words, dim=words.dim)
+    learned = torch.zeros(len(words.words) - len(words.fixed), words.dim)  # their values are in model.safetensors
+    fixed = words.fixed.to(learned.device)
+    return WordEmbedding(words.words, torch.cat([learned, fixed]), n_fixed=len(fixed))
+
+
+def _check_unique_strings(items: Any, where: str) -> list[str]:
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise ConfigError(f"{where}: expected a list of strings, found {short_repr(items)}.")
+    if len(set(items)) < len(items):
+        raise ConfigError(f"{where}: expected distinct strings, found duplicates.")
+    return items

@@ -1,4 +1,4 @@
-"""Batches of examples: of like length, in an order that seed and epoch alone decide."""
+"""Batches of sentences or examples of similar length, in a reproducible order."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -7,13 +7,14 @@ from typing import TypeVar
 import numpy as np
 
 T = TypeVar("T")
+_POOL = 50  # batches that are sorted by length together: enough for little padding, few enough for a random order
 
 
 def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
-    """Positions grouped so that each group, padded to its longest, has at most `batch_tokens` tokens.
+    """Group positions so that each group, padded to its longest sentence, has at most `batch_tokens` tokens.
 
-    Longest first: the batch that needs the most memory comes at the start, not after an hour. A sentence
-    longer than `batch_tokens` is a batch of its own.
+    The longest come first, so that a lack of memory shows at once. A sentence longer than `batch_tokens` is a batch of
+    its own.
 
     >>> batches_by_length([3, 9, 4, 1], batch_tokens=10)
     [[1], [2, 0], [3]]
@@ -21,7 +22,7 @@ def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> list[list[in
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     batches: list[list[int]] = []
     for position in order:
-        # The first of a batch is its longest: all others are padded to its length.
+        # The first sentence of a batch is its longest: the others are padded to its length.
         if batches and (len(batches[-1]) + 1) * max(lengths[batches[-1][0]], 1) <= batch_tokens:
             batches[-1].append(position)
         else:
@@ -30,22 +31,19 @@ def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> list[list[in
 
 
 def windows(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Consecutive lists of `size` items (the last may be shorter): a stream in bounded memory."""
+    """Yield consecutive lists of `size` items; the last may be shorter. The memory is bounded."""
     iterator = iter(items)
     while window := list(islice(iterator, size)):
         yield window
 
 
-_POOL = 50  # batches that are sorted by length together: enough for little padding, few enough to stay random
+def training_batches(lengths: Sequence[int], batch_size: int, *, seed: int) -> list[list[int]]:
+    """Return the batches of one epoch, as positions of examples: similar lengths together, in random order.
 
-
-def training_batches(lengths: Sequence[int], batch_size: int, *, seed: int, epoch: int) -> list[list[int]]:
-    """The examples of one epoch, by their numbers.
-
-    >>> training_batches([5, 1, 4, 2], 2, seed=1, epoch=1)
+    >>> training_batches([5, 1, 4, 2], 2, seed=1)
     [[1, 3], [2, 0]]
     """
-    random = np.random.default_rng([seed, epoch])
+    random = np.random.default_rng(seed)
     order = random.permutation(len(lengths))
     batches = []
     for start in range(0, len(order), batch_size * _POOL):
@@ -55,6 +53,6 @@ def training_batches(lengths: Sequence[int], batch_size: int, *, seed: int, epoc
 
 
 def scoring_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """All examples once, longest first, so that a batch too large for the memory shows at once."""
+    """Return batches of all examples, the longest first, so that a lack of memory shows at once."""
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]

@@ -128,9 +128,9 @@ def test_it_is_trained_saved_and_loaded_by_the_runner(tmp_path):
             "model": {"hidden_dim": 4, "ffnn_dim": 5, "feature_dim": 2, "max_sentences": 1, "singletons": True},
         },
     )
-    result = train(config)
+    result = train(config).result
     trained = load(tmp_path / "run")
-    predictions = trained.predict([DOCUMENT, DOCUMENT])
+    predictions = trained.predict_examples([DOCUMENT, DOCUMENT])
     assert result.metric == "average"
     assert trained.task.score([DOCUMENT, DOCUMENT], predictions) == result.scores
     (tmp_path / "none.conll").write_text("\n")

@@ -17,7 +17,7 @@ def test_a_trained_folder_answers_questions_about_a_text(tmp_path):
         "words": {"dim": 6, "min_count": 1},
         "characters": {"n_filters": 4},
     }
-    result = train(build_config(TaskConfig, settings))
+    result = train(build_config(TaskConfig, settings)).result
     assert result is not None
     assert {"em", "f1"} <= result.scores.keys()
     trained = load(tmp_path / "run")
@@ -26,7 +26,7 @@ def test_a_trained_folder_answers_questions_about_a_text(tmp_path):
     source = Source(str(text), questions=["Where does Cleo live?"])
     (example,) = trained.task.read_input(source, trained.data_options, trained.vocabularies)
     assert len(trained.task.sentences(example)) == 2
-    (found,) = trained.predict([example])
+    (found,) = trained.predict_examples([example])
     record = trained.task.record(example, found)
     assert record["answer"] == contexts()[2][record["start_char"] :][: len(record["answer"])]
     assert 0 < record["score"] <= 1

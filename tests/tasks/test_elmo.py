@@ -1,7 +1,10 @@
 """Mixes of the biLM's layers in a task: the cache changes nothing but the time."""
 
 import copy
+import gc
+import re
 import shutil
+import tempfile
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,9 +16,7 @@ from torchelmo import BiLM, BiLMConfig, Elmo
 from torchelmo.errors import ConfigError
 from torchelmo.runs.resume import Stop
 from torchelmo.tasks.config import ElmoConfig
-from torchelmo.tasks.elmo import ElmoLayers
-from torchelmo.tasks.inputs import TokenCharCNN, TokenInput
-from torchelmo.tasks.words import WordEmbedding
+from torchelmo.tasks.elmo import ElmoLayers, LayerCache
 
 SENTENCES = [["I", "took", "a", "bow"], ["bow", "and", "arrow"], ["Zürich"], ["I", "took", "a", "bow"], ["the", "end"]]
 ROOM = {"memory": (100, 0), "disk": (0, 100), "none": (0, 0), "memory and disk": (4, 5), "partly": (3, 2)}
@@ -36,12 +37,12 @@ def build(bilm, room="memory", **settings):
 
 @pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize("layers", ["all", "top", "average", "0", "1", "2"])
-def test_the_cache_changes_no_number(tiny_bilm, layers, layer_norm):
+def test_the_cache_changes_no_vector(tiny_bilm, layers, layer_norm):
     """By the biLM itself in every step, which is what an unfrozen one does."""
     expected = build(tiny_bilm, layers=layers, layer_norm=layer_norm, unfreeze=True).eval()(SENTENCES)
     for room in ROOM:
         elmo = build(tiny_bilm, room, layers=layers, layer_norm=layer_norm).eval()
-        elmo.fill(SENTENCES)
+        elmo.precompute(SENTENCES)
         for _ in range(2):
             found = elmo(SENTENCES)
             assert torch.equal(found.mask, expected.mask)
@@ -60,9 +61,9 @@ def test_the_vectors_are_those_that_embed_gives(tiny_bilm, layers, name):
         np.testing.assert_allclose(row[: len(expected)].detach().numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_filled_cache_needs_the_bilm_no_more(tiny_bilm):
+def test_a_full_cache_replaces_the_bilm(tiny_bilm):
     elmo = build(tiny_bilm).eval()
-    elmo.fill(SENTENCES)
+    elmo.precompute(SENTENCES)
     expected = elmo(SENTENCES).mixes
     with torch.no_grad():
         for parameter in elmo.bilm.parameters():
@@ -73,20 +74,20 @@ def test_a_filled_cache_needs_the_bilm_no_more(tiny_bilm):
 
 def test_a_fixed_layer_is_all_that_is_kept(tiny_bilm):
     elmo = build(tiny_bilm, layers="1")
-    elmo.fill(SENTENCES)
+    elmo.precompute(SENTENCES)
     assert elmo.cache.get(SENTENCES[0]).shape == (1, 4, elmo.dim)
 
 
-def test_filling_ends_when_it_is_asked_to(tiny_bilm):
+def test_precomputing_ends_when_it_is_asked_to(tiny_bilm):
     elmo, stop = build(tiny_bilm), Stop()
     stop.requested = True
-    elmo.fill(SENTENCES, stop)
+    elmo.precompute(SENTENCES, stop)
     assert len(elmo.cache) == 1
 
 
 def test_a_trained_bilm_has_no_cache(tiny_bilm):
     elmo = build(tiny_bilm, unfreeze=True)
-    elmo.fill(SENTENCES)
+    elmo.precompute(SENTENCES)
     elmo(SENTENCES)
     assert len(elmo.cache) == 0
 
@@ -135,51 +136,64 @@ def test_a_layer_that_the_bilm_has_not_is_refused():
             ElmoConfig(layers=wrong)
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"dropout": 1.0}, ("dropout", 1.0)),
-        ({"l2": -1.0}, ("l2", -1.0)),
-        ({"memory_mb": -1}, ("memory_mb", -1)),
-    ],
-)
-def test_wrong_settings_are_errors_in_words(settings, words):
-    with pytest.raises(ConfigError, match=mentions(*words)):
-        ElmoConfig(place="input", **settings)
-
-
 def test_elmo_nowhere_is_no_part_of_a_model(tiny_bilm):
     with pytest.raises(ConfigError, match=mentions("elmo.place", "input", "output", "both", "none")):
         ElmoLayers(tiny_bilm, ElmoConfig())
 
 
-def test_what_a_model_sees_of_a_token(tiny_bilm):
-    words, characters = WordEmbedding(["bow", "and"], dim=3), TokenCharCNN(char_dim=2, n_filters=4)
-    both = build(tiny_bilm).eval()
-    for place, dim, output_dim in (("input", 3 + 4 + 16, 0), ("output", 3 + 4, 16), ("both", 3 + 4 + 16, 16)):
-        inputs = TokenInput(words, characters, build(tiny_bilm, place=place)).eval()
-        assert (inputs.dim, inputs.output_dim) == (dim, output_dim)
-        found = inputs(SENTENCES)
-        assert found.vectors.shape == (5, 4, dim)
-        assert found.mask.sum(dim=1).tolist() == [4, 3, 1, 4, 2]
-        assert not found.vectors[~found.mask].any()
-        assert (found.output is None) == (not output_dim)
-        if place == "both":
-            one, other = both(SENTENCES).mixes
-            torch.testing.assert_close(found.vectors[..., 7:], one)
-            torch.testing.assert_close(found.output, other)
+CACHED = [["a", "bow"], ["one"], ["three", "more", "words"], ["so", "four", "of", "them"], []]
 
 
-def test_the_company_of_a_sentence_does_not_change_its_vectors():
-    inputs = TokenInput(WordEmbedding(["bow", "and"], dim=3), TokenCharCNN(char_dim=2, n_filters=4))
-    together = inputs([*SENTENCES, []])
-    for row, sentence in enumerate(SENTENCES):
-        torch.testing.assert_close(together.vectors[row, : len(sentence)], inputs([sentence]).vectors[0])
-    assert not together.vectors[-1].any()
-    assert inputs([[], []]).vectors.shape == (2, 0, 7)
+def layers(sentence):
+    pick = np.random.default_rng(len(sentence))
+    return pick.normal(size=(3, len(sentence), 4)).astype(np.float32)
 
 
-def test_a_model_without_any_input_is_refused(tiny_bilm):
-    for elmo in (None, build(tiny_bilm, place="output")):
-        with pytest.raises(ConfigError, match=mentions("[words]", "[characters]", "elmo.place")):
-            TokenInput(elmo=elmo)
+@pytest.mark.parametrize(
+    ("memory", "disk", "kept"),
+    [(100, 0, 5), (0, 100, 5), (3, 100, 5), (0, 0, 1), (3, 3, 4), (2, 0, 2), (0, 4, 3)],
+)
+def test_what_is_kept_comes_back_bit_for_bit(tmp_path, memory, disk, kept):
+    cache = LayerCache(memory_tokens=memory, disk_tokens=disk, folder=tmp_path)
+    fitting = cache.fitting(CACHED)
+    for sentence in CACHED:
+        cache.add(sentence, layers(sentence))
+    assert len(cache) == kept
+    for sentence in CACHED:
+        found = cache.get(sentence)
+        assert (found is None) == (sentence in cache.missing(CACHED))
+        if found is not None:
+            assert np.array_equal(found, layers(sentence))
+        if sentence:
+            assert (sentence in fitting) == (found is not None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sentence_that_comes_twice_is_missing_once():
+    cache = LayerCache(memory_tokens=9, disk_tokens=0)
+    assert cache.missing([["a"], ["b"], ("a",)]) == [("a",), ["b"]]
+    assert cache.fitting([["a"], ["b"], ["a"]]) == [["a"], ["b"]]
+
+
+def test_the_file_is_closed_with_the_cache(tmp_path):
+    cache = LayerCache(memory_tokens=0, disk_tokens=9, folder=tmp_path)
+    cache.add(["a"], layers(["a"]))
+    file = cache._file
+    del cache
+    gc.collect()
+    assert file.closed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_costs_time_only(tmp_path, monkeypatch, caplog):
+    def on_a_full_disk(*, dir, buffering):
+        return open("/dev/full", "r+b", buffering=buffering)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", on_a_full_disk)
+    cache = LayerCache(memory_tokens=0, disk_tokens=9, folder=tmp_path)
+    for sentence in CACHED[:2]:
+        cache.add(sentence, layers(sentence))
+        assert cache.get(sentence) is None
+    assert cache.fitting(CACHED) == []
+    (warning,) = caplog.messages  # one is enough
+    assert re.search(mentions("biLM", "No space left"), warning)

@@ -1,12 +1,15 @@
-"""The task experiments that come with the repository, and the tables of them, are valid settings of their tasks."""
+"""Settings of task runs: their ranges, and the experiments that come with the repository."""
 
 import tomllib
 from pathlib import Path
 
 import pytest
+from facts import mentions
 
 from torchelmo.config import build_config, load_config
-from torchelmo.tasks.config import TaskConfig
+from torchelmo.errors import ConfigError
+from torchelmo.runs.config import TaskOptimConfig
+from torchelmo.tasks.config import CharactersConfig, ElmoConfig, TaskConfig, WordsConfig
 from torchelmo.tasks.table import read_table
 from torchelmo.tasks.task import find_task
 
@@ -48,3 +51,31 @@ def test_the_probe_sees_one_layer_and_nothing_else():
     assert (config.elmo.place, config.elmo.layers, config.model["head"]) == ("input", "1", "linear")
     assert (config.words.dim, config.words.vectors, config.characters.n_filters) == (0, None, 0)
     assert config.elmo.dropout == 0.0
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: task(epochs=0), ("epochs", 0)),
+        (lambda: task(batch_size=0), ("batch_size", 0)),
+        (lambda: task(seed=-1), ("seed", -1)),
+        (lambda: task(clip=-1.0), ("clip", -1.0)),
+        (lambda: task(ema=1.0), ("ema", 1.0)),
+        (lambda: task(checkpoint_every="soon"), ("checkpoint_every", "'soon'")),
+        (lambda: WordsConfig(dim=-1), ("dim", -1)),
+        (lambda: CharactersConfig(n_filters=-1), ("n_filters", -1)),
+        (lambda: CharactersConfig(width=0), ("width", 0)),
+        (lambda: ElmoConfig(dropout=1.0), ("dropout", 1.0)),
+        (lambda: ElmoConfig(l2=-1.0), ("l2", -1.0)),
+        (lambda: ElmoConfig(memory_mb=-1.0), ("memory_mb", -1.0)),
+        (lambda: TaskOptimConfig(halve_after=-1), ("halve_after", -1)),
+        (lambda: TaskOptimConfig(lr=0.0), ("lr", 0.0)),
+    ],
+)
+def test_settings_out_of_range_are_refused(build, words):
+    with pytest.raises(ConfigError, match=mentions(*words)):
+        build()
+
+
+def task(**settings):
+    return TaskConfig(**{"task": "pos", "train": "a", "dev": "b", "out": "c", **settings})
