@@ -44,7 +44,6 @@ class WordsConfig(Config):
     vectors: Path | None = None  # a GloVe or word2vec text file
     dim: NonNegativeInt = 0  # the width of learned vectors; 0 for none
     trainable: bool = False  # train the vectors of the file, for the words that the training data contains
-    limit: NonNegativeInt = 0  # read only this many vectors of the file; 0 for all
     min_count: NonNegativeInt = 2  # rarer words share <UNK>, unless the file has a vector for them
 
 

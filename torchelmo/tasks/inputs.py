@@ -129,7 +129,7 @@ def build_words(config: WordsConfig, sentences: Iterable[Sequence[str]]) -> Word
                 "found none. Set a smaller number, or words.dim = 0 for no word vectors."
             )
         return WordEmbedding(frequent, dim=config.dim)
-    file = read_vectors(config.vectors, config.limit)
+    file = read_vectors(config.vectors)
     if config.dim not in (0, file.vectors.shape[1]):
         raise ConfigError(
             f"words.dim: expected {file.vectors.shape[1]}, the width of the vectors in {config.vectors}, or nothing; "

@@ -25,9 +25,12 @@ class TextSource(Protocol):
     @property
     def lang(self) -> str | None: ...  # a language code; None: already tokenized; "auto": as the settings say
 
+    @property
+    def texts(self) -> Sequence[Any] | None: ...  # instead of the file
+
 
 class Place(NamedTuple):
-    """Where the tokens of a sentence are in their text."""
+    """The position of a sentence in its text."""
 
     line: int | None  # line of the file, from 1; None for a text in memory
     offsets: list[tuple[int, int]]  # start and end of every token, in characters of the line or text
@@ -86,11 +89,10 @@ def settings_of(source: TextSource, options: Data) -> Data:
 
 def read_texts(source: TextSource) -> Iterator[tuple[int | None, Any]]:
     """Yield the lines of a file with their numbers, or the texts in memory with None."""
-    texts = getattr(source, "texts", None)
-    if texts is None:
+    if source.texts is None:
         yield from enumerate(read_lines(source.path), 1)
     else:
-        yield from ((None, text) for text in texts)
+        yield from ((None, text) for text in source.texts)
 
 
 def read_paragraphs(source: TextSource, options: TextData) -> Iterator[list[Sentence]]:

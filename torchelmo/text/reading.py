@@ -102,8 +102,8 @@ def malformed(path: str | Path, line: int, expected: str, found: str, file_forma
     Args:
         path: The file.
         line: The line number, from 1.
-        expected: What the line should contain.
-        found: What it contains.
+        expected: The expected content of the line.
+        found: The content of the line.
         file_format: A description of the expected format, in case that the file has another one.
 
     >>> print(malformed("train.conll", 7, "a token and its tag", "1 column"))

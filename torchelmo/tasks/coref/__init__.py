@@ -72,7 +72,7 @@ class Coref(Task[Document, list[list[Mention]]]):
 
 
 def _split_documents(source: Source, options: CorefData) -> Iterator[list[Sentence]]:
-    in_memory = getattr(source, "texts", None) is not None
+    in_memory = source.texts is not None
     sentences: list[Sentence] = []
     for paragraph in chain(read_paragraphs(source, options), [[]]):
         sentences += paragraph

@@ -122,7 +122,7 @@ def _overlap(gold: Clusters, predicted: Clusters) -> Overlap:
 
 def _links(overlap: Overlap, sizes: NDArray[np.int64]) -> tuple[float, float]:
     """Return the counts of MUC: Σ |K| - |p(K)| and Σ |K| - 1, where p(K) is the partition of K by the other side."""
-    n_missing = sizes - overlap.sum(axis=1)  # each is a part of its own
+    n_missing = sizes - overlap.sum(axis=1)  # each is a separate part
     n_parts = (overlap > 0).sum(axis=1) + n_missing
     return float((sizes - n_parts).sum()), float((sizes - 1).sum())
 

@@ -40,7 +40,9 @@ class CorefConfig(Config):
     max_width: PositiveInt = 10  # longest span, in tokens
     spans_per_token: PositiveFloat = 0.4  # λ: the number of spans that are kept
     n_antecedents: PositiveInt = 250  # K: the number of kept spans before a span that it may choose from
-    max_sentences: NonNegativeInt = 50  # longest part of a document in training, drawn anew each time; 0 for all of it
+    max_sentences: NonNegativeInt = (
+        50  # longest part of a document in training, chosen at random in every step; 0 for all of it
+    )
     lexical_dropout: Fraction = 0.5  # on the input of the biLSTM
     dropout: Fraction = 0.2  # on its states, hidden layers and features
     singletons: bool = False  # also learn which spans are mentions, and predict clusters of one mention

@@ -105,11 +105,10 @@ def read_squad(path: Path, options: QuestionData) -> list[Question]:
 
 def read_questions(source: Source, options: QuestionData) -> list[Question]:
     """Read questions without answers: those of `source`, asked about each of its texts, or those of a JSON file."""
-    texts = getattr(source, "texts", None)
     if not source.questions:
         records = _read_records(source.path, " To ask about a plain text, use --question.")
     else:
-        contexts = ["\n".join(read_lines(source.path))] if texts is None else texts
+        contexts = ["\n".join(read_lines(source.path))] if source.texts is None else source.texts
         for context in contexts:
             if not isinstance(context, str):
                 raise InputError(f"Expected passages as strings, got {short_repr(context)}.")

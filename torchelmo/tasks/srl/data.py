@@ -241,7 +241,7 @@ def propositions_of(
         tokens: The sentence.
         words: Words in lower case that are predicates, if `given` is None.
         given: The indices of the predicates.
-        place: Where the tokens are in their text.
+        place: The position of the tokens in their text.
     """
     found = (i for i, token in enumerate(tokens) if token.lower() in words)
     predicates = tuple(given if given is not None else found)
