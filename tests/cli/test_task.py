@@ -236,6 +236,17 @@ def test_predict_reads_standard_input_and_tokens(call, trained, monkeypatch):
     assert "東京" in outcome.out
 
 
-def test_nothing_to_predict_is_no_error(call, trained, tmp_path):
+def test_a_text_without_words_is_named(call, trained, tmp_path):
     (tmp_path / "text.txt").write_text("\n \n")
-    assert call("task", "predict", trained, tmp_path / "text.txt", "--pretokenized")[:2] == (0, "")
+    outcome = call("task", "predict", trained, tmp_path / "text.txt", "--pretokenized")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert str(tmp_path / "text.txt") in outcome.err
+
+
+def test_recipes_are_found_by_name(call, tmp_path):
+    outcome = call("task", "train", "ner", "--config", "ner-smal")
+    assert outcome.code == 2
+    assert "ner-small" in outcome.err
+    outcome = call("task", "train", "pos", "--config", "ner-small")
+    assert outcome.code == 2
+    assert re.search(mentions("ner-small.toml", "'ner'", "'pos'"), outcome.err)

@@ -83,7 +83,7 @@ def embed_file(
 
     Line N (counted from 0) becomes the array "N", (layers, tokens, dim) for all layers and else (tokens, dim). The file
     also holds the tokens, their character offsets and the settings; `VectorFile` reads it. A run that is interrupted
-    leaves OUT.partial, never OUT.
+    leaves OUT.partial, never OUT. A resumed run gives the same vectors up to rounding.
 
     Args:
         input: A text file (plain, .gz, .bz2 or .xz), or "-" for standard input. Every line is embedded on its own.
@@ -162,7 +162,7 @@ def _write_vectors(job: PartialOutput, elmo: "Elmo", settings: _Settings, output
 
 
 def _embed_blocks(elmo: "Elmo", lines: Iterator[Line], settings: _Settings) -> Iterator[Iterator[Array]]:
-    """Yield the vectors of the lines, block by block. A resumed run has the same blocks, and so the same bits."""
+    """Yield the vectors of the lines, block by block. A resumed run has the same blocks, and so the same batches."""
     if settings.state == "carry":
         yield _embed(elmo, lines, settings)
         return

@@ -154,7 +154,9 @@ class NpzOutput:
 
     def finish(self, path: Path, lines: Callable[[], Iterable[Line]], counts: Array, places: Array) -> None:
         """Complete the file when all records are written: append the tokens and the directory of the archive."""
-        places = np.append(places, path.stat().st_size)
+        end = int(places[-1]) + self.record_size(len(counts) - 1, int(counts[-1]))
+        os.truncate(path, end)  # remove a directory that an interrupted call has written
+        places = np.append(places, end)
         with open(path, "rb") as stream, zipfile.ZipFile(path, "a") as archive:
             for number, (place, end) in enumerate(zip(places.tolist(), places[1:].tolist())):
                 info, header = _member(f"{number}.npy"), len(_member_header(number, b""))

@@ -170,13 +170,8 @@ class PartialOutput:
     def finish(self, output: Output) -> None:
         """Complete the output, rename it to OUT and remove the folder."""
         with os_errors_as_output_error(self.out):
-            size = self.path.stat().st_size
-            try:
-                output.finish(self.path, self.lines, self.counts, self._places)
-                flush_to_disk(self.path)
-            except BaseException:
-                os.truncate(self.path, size)  # half a directory of a ZIP file must not stay
-                raise
+            output.finish(self.path, self.lines, self.counts, self._places)
+            flush_to_disk(self.path)
             os.replace(self.path, self.out)
         self._stack.close()
         remove_partial(self.folder)

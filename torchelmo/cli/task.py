@@ -9,11 +9,28 @@ from typing import Annotated, Any, Literal
 import typer
 
 from torchelmo.cli.exit import echo, stopped
-from torchelmo.cli.options import check_resume
-from torchelmo.errors import WrongCallError
+from torchelmo.cli.options import (
+    AsJson,
+    Device,
+    Overwrite,
+    Pretokenized,
+    Resume,
+    Settings,
+    Threads,
+    check_resume,
+    check_text,
+    find_recipe,
+    use_device,
+)
+from torchelmo.errors import InputError, WrongCallError
+from torchelmo.files import source_name
+from torchelmo.progress import count
 
 Place = Literal["none", "input", "output", "both"]
-_OF_ELMO = {
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A folder that task train wrote.")]
+
+# Settings that change nothing if ELMo is not used, and their flags.
+_ELMO_FLAGS = {
     "elmo.model": "--model",
     "elmo.layers": "--layers",
     "elmo.l2": "--lambda",
@@ -25,36 +42,39 @@ _OF_ELMO = {
 
 def train(
     name: Annotated[str, typer.Argument(metavar="NAME", help="ner, pos, srl, sentiment, nli, qa or coref.")],
-    train_file: Annotated[Path | None, typer.Option("--train", help="Labelled data to train on.")] = None,
-    dev: Annotated[Path | None, typer.Option(help="Labelled data that decides which epoch is best.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder to write: it holds all that predict needs.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file, such as those in experiments/tasks.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting (optim.lr=0.01); may be given again."),
-    ] = None,
+    train_file: Annotated[Path | None, typer.Option("--train", help="Labeled data to train on.")] = None,
+    dev: Annotated[Path | None, typer.Option(help="Labeled data that decides which epoch is best.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder to write, with everything predict needs.")] = None,
+    config: Annotated[str | None, typer.Option(help="A TOML file, or a recipe by name, such as ner-small.")] = None,
+    settings: Settings = None,
     seeds: Annotated[
-        int, typer.Option(min=1, help="So many runs with rising seeds; if several, each in OUT/seed-N.")
+        int, typer.Option(min=1, metavar="N", help="Number of runs, with seeds 1, 2, …; each in OUT/seed-N.")
     ] = 1,
     vectors: Annotated[Path | None, typer.Option(help="Static word vectors: GloVe or word2vec text.")] = None,
-    elmo: Annotated[Place | None, typer.Option(help="Where ELMo enters the task model.")] = None,
-    model: Annotated[str | None, typer.Option(help="The biLM: a model folder or name; default: english-small.")] = None,
+    elmo: Annotated[
+        Place | None, typer.Option(help="Where ELMo enters the task model. Without it, ELMo is not used.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The biLM for ELMo: a model folder or a name. Default: english-small.")
+    ] = None,
     layers: Annotated[
-        str | None, typer.Option(help="all learns a mix of the layers; fixed: top, average, or one by its index.")
+        str | None, typer.Option(help="all: learn a mix of the layers; top, average or an index: a fixed choice.")
     ] = None,
     l2: Annotated[float | None, typer.Option("--lambda", help="λ of the penalty on the mix weights.")] = None,
-    layer_norm: Annotated[bool, typer.Option("--layer-norm", help="Normalise each layer before the mix.")] = False,
+    layer_norm: Annotated[bool, typer.Option("--layer-norm", help="Normalize each layer before the mix.")] = False,
     elmo_dropout: Annotated[float | None, typer.Option(help="Dropout on the mixes.")] = None,
-    unfreeze: Annotated[bool, typer.Option("--unfreeze", help="Train the biLM with the task; no cache then.")] = False,
-    head: Annotated[str | None, typer.Option(help="pos: bilstm, or linear, as in pos-probe.toml.")] = None,
+    unfreeze: Annotated[bool, typer.Option("--unfreeze", help="Train the biLM with the task; no cache.")] = False,
+    head: Annotated[str | None, typer.Option(help="pos: bilstm, or linear as in pos-probe.toml.")] = None,
     min_phrase: Annotated[int | None, typer.Option(help="sentiment: shortest phrase of a tree to train on.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that OUT holds.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that OUT holds.")] = False,
+    device: Annotated[str | None, typer.Option(help="auto (a GPU if there is one), cpu, cuda, cuda:1, …")] = None,
+    threads: Threads = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
 ) -> None:
-    """Train a task model, with or without ELMo; the best epoch on dev is kept.
+    """Train a task model, with or without ELMo, and keep the best epoch on dev.
 
-    Settings come from the TOML file, then from the flags, then from --set. A frozen biLM runs once over every
-    sentence; its layers are kept, so an epoch costs the task model only.
+    Settings come from the TOML file, then from the flags, then from --set. A frozen biLM runs once over every sentence,
+    and its layers are cached.
     """
     from torchelmo.config import build_config, override, read_toml
     from torchelmo.runs.resume import Stop
@@ -64,9 +84,10 @@ def train(
     from torchelmo.tasks.task import find_task
 
     check_resume(resume, overwrite)
-    given: dict[str, Any] = read_toml(config) if config else copy.deepcopy(dict(find_task(name).defaults))
+    path = None if config is None else find_recipe("tasks", config)
+    given: dict[str, Any] = copy.deepcopy(dict(find_task(name).defaults)) if path is None else read_toml(path)
     if given.setdefault("task", name) != name:
-        raise WrongCallError(f"{config}: is a configuration for {given['task']!r}, not for {name!r}.")
+        raise WrongCallError(f"{path}: is a configuration for {given['task']!r}, not for {name!r}.")
     flags = {
         "train": train_file,
         "dev": dev,
@@ -81,18 +102,21 @@ def train(
         "elmo.unfreeze": unfreeze or None,
         "model.head": head,
         "data.min_phrase": min_phrase,
+        "device": device,
+        "threads": threads,
     }
-    changes = [f"{key}={_toml(value)}" for key, value in flags.items() if value is not None]
-    given = override(given, changes, TaskConfig)
+    for key, value in flags.items():
+        if value is not None:
+            _set(given, key, value)
     if vectors is not None:
-        given["words"].pop("dim", None)  # that of the file
+        given["words"].pop("dim", None)  # the file determines it
     given = override(given, settings or [], TaskConfig)
     missing = [f"--{key}" for key in ("train", "dev", "out") if key not in given]
     if missing:
         raise WrongCallError(f"Expected {', '.join(missing)}: on the command line or in the configuration file.")
-    found = build_config(TaskConfig, given, where=str(config or "task train"))
+    found = build_config(TaskConfig, given, where=str(path or "task train"))
     if found.elmo.place == "none":
-        _refuse(flags, _OF_ELMO)
+        _refuse_elmo_flags(flags)
     keep_freed_memory()
     with Stop().on_signals() as stop:
         outcome = train_seeds(found, seeds, resume=resume, overwrite=overwrite, stop=stop)
@@ -102,76 +126,88 @@ def train(
         else:
             echo("Stopped before the first step. Nothing was saved. To start again, repeat the command.")
         raise stopped(stop.signal)
-    summary = outcome.summary
-    for result in summary.results:
+    for result in outcome.summary.results:
         echo(result.line())
         for mix in result.mixes:
-            shares = " ".join(f"{weight:.3f}" for weight in mix.weights)
-            echo(f"  mix at the {mix.place}: weights {shares}, gamma {mix.gamma:.3f}")
-    if len(summary.results) > 1:
-        echo(summary.line())
+            weights = " ".join(f"{weight:.3f}" for weight in mix.weights)
+            echo(f"  mix at the {mix.place}: weights {weights}, gamma {mix.gamma:.3f}")
+    if len(outcome.summary.results) > 1:
+        echo(outcome.summary.line())
 
 
 def evaluate(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that task train wrote.")],
-    data: Annotated[Path, typer.Argument(metavar="FILE", help="Labelled data.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    folder: Folder,
+    data: Annotated[Path, typer.Argument(metavar="FILE", help="Labeled data.")],
+    device: Device = "auto",
+    threads: Threads = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Score a trained task model on labelled data, as the task's official script counts."""
+    """Score a trained task model on labeled data, as the official script of the task does."""
     from torchelmo.tasks import load
 
-    scored = load(folder).evaluate(data)
+    scored = load(folder, device=use_device(device, threads)).evaluate(data)
     if as_json:
-        echo(json.dumps({"examples": scored.n_examples, "scores": scored.scores}, indent=2))
+        about = {"examples": scored.n_examples, "scores": scored.scores, "report": scored.report}
+        echo(json.dumps(about, indent=2, ensure_ascii=False))
         return
     if scored.report:
         echo(scored.report)
     scores = ", ".join(f"{name} {value:.2f}" for name, value in scored.scores.items())
-    echo(f"{data}: {scored.n_examples:,} examples: {scores}")
+    echo(f"{data}: {count(scored.n_examples, 'examples')}: {scores}")
 
 
 def predict(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that task train wrote.")],
+    folder: Folder,
     text: Annotated[str, typer.Argument(metavar="INPUT", help="Text (also .gz, .bz2, .xz), or - for standard input.")],
-    lang: Annotated[str, typer.Option("--tokenize", help="Split by spaCy's rules for this language.")] = "en",
-    pretokenized: Annotated[
-        bool, typer.Option("--pretokenized", help="A line is a sentence, with spaces between its tokens.")
-    ] = False,
-    question: Annotated[
-        list[str] | None, typer.Option("--question", help="qa: ask this of the text; may be given again.")
+    lang: Annotated[
+        str | None,
+        typer.Option(metavar="CODE", help="Language of the text: en, de, xx, … Default: as in training."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, for programs.")] = False,
+    pretokenized: Pretokenized = False,
+    question: Annotated[
+        list[str] | None, typer.Option("--question", help="qa: ask this about the text; can be repeated.")
+    ] = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Apply a trained task model to text, for people to read or as JSON lines."""
-    from torchelmo.tasks import load
-    from torchelmo.tasks.task import Source
+    """Apply a trained task model to text, and print readable predictions or JSON lines."""
+    from torchelmo.progress import progress
+    from torchelmo.tasks import Source, load
 
-    trained = load(folder)
+    if pretokenized and lang is not None:
+        raise WrongCallError("Expected --lang, for raw text, or --pretokenized; got both.")
+    check_text(text)
+    trained = load(folder, device=use_device(device, threads))
     if question and not trained.task.answers_questions:
-        raise WrongCallError(f"--question: {folder} is for {trained.task.name}, which answers none. Leave it out.")
-    source = Source(text, None if pretokenized else lang, question or [])
-    for example, prediction in trained.predict_source(source):
-        if as_json:
-            echo(json.dumps(trained.task.record(example, prediction), ensure_ascii=False))
-        else:
-            echo(trained.task.show(example, prediction))
+        raise WrongCallError(f"--question is only valid for qa; {folder} is a {trained.task.name} model.")
+    source = Source(text, None if pretokenized else lang or "auto", question or [])
+    n_predictions = 0
+    with progress("predict", unit="examples") as advance:
+        for example, prediction in trained.predict_source(source):
+            if as_json:
+                echo(json.dumps(trained.task.record(example, prediction), ensure_ascii=False))
+            else:
+                echo(trained.task.show(example, prediction))
+            n_predictions += 1
+            advance(1)
+    if not n_predictions:
+        raise InputError(f"{source_name(text)}: expected text, found none.")
 
 
 def table(
     experiments: Annotated[Path, typer.Argument(metavar="TABLE.toml", help="Rows and columns of the table.")],
     out: Annotated[Path, typer.Option(help="The folder for the runs, table.md, table.json and table.png.")],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of every run; may be given again."),
-    ] = None,
+    settings: Settings = None,
     column: Annotated[
-        list[str] | None, typer.Option(help="Run this column only; may be given again. Others are shown if present.")
+        list[str] | None,
+        typer.Option(help="Run only this column; can be repeated. Other columns are shown if they were run before."),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time; the cores are shared out.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at the same time; they share the cores.")] = 1,
 ) -> None:
     """Run a table of experiments, each with several seeds, and write it as Markdown, JSON and a plot.
 
-    What was run before is kept; a table that was interrupted goes on where it was.
+    Finished runs are kept, and an interrupted table is continued.
     """
     from torchelmo.tasks.table import run_table
 
@@ -179,16 +215,18 @@ def table(
     echo((out / "table.md").read_text(encoding="utf-8"))
 
 
-def _refuse(flags: Mapping[str, Any], names: Mapping[str, str]) -> None:
-    """Flags that would change nothing: the run would not be the one that was meant."""
-    given = [flag for key, flag in names.items() if flags[key] is not None]
+def _set(settings: dict[str, Any], key: str, value: Any) -> None:
+    """Set a key such as "elmo.model" in nested dicts."""
+    *tables, last = key.split(".")
+    for table in tables:
+        settings = settings.setdefault(table, {})
+        if not isinstance(settings, dict):
+            raise WrongCallError(f"[{table}]: expected a table of keys in the configuration file, found a value.")
+    settings[last] = str(value) if isinstance(value, Path) else value
+
+
+def _refuse_elmo_flags(flags: Mapping[str, Any]) -> None:
+    """Refuse flags that would change nothing, because the run would not be the intended one."""
+    given = [flag for key, flag in _ELMO_FLAGS.items() if flags[key] is not None]
     if given:
-        raise WrongCallError(
-            f"{given[0]}: expected a place where ELMo enters the task model, found none. "
-            "Add --elmo input, output or both."
-        )
-
-
-def _toml(value: Any) -> str:
-    """JSON writes numbers, truth values and strings as TOML does."""
-    return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
+        raise WrongCallError(f"{given[0]}: has no effect without ELMo. Add --elmo input, output or both.")
