@@ -61,7 +61,7 @@ def test_the_card_says_what_was_found(folder):
 
 def test_the_vocabulary_holds_only_what_was_seen_in_training(tmp_path):
     corpus = write_corpus(tmp_path / "data", TRAIN, HELDOUT, vocab_size=1000)
-    assert len(corpus.vocabulary) == 9
+    assert list(corpus.vocabulary) == ["<S>", "</S>", "<UNK>", "a", "rose"]  # without words that occur once
     assert "new" not in corpus.vocabulary
     assert corpus.card["settings"]["vocab_size"] == 1000
 
@@ -135,6 +135,62 @@ def test_damaged_arrays_are_refused(folder):
     (folder / "train.tokens.npy").unlink()
     with pytest.raises(MissingFileError, match=mentions("train.tokens.npy")):
         Corpus(folder)
+
+
+CARDS = {
+    "list": [],
+    "no parts": {"parts": None},
+    "parts as a list": {"parts": []},
+    "part as a number": {"parts": {"train": 3}},
+    "negative sentences": {"parts": {"train": {"sentences": -1}}},
+    "types as text": {"types": "10"},
+    "too many words": {"vocabulary": 11},
+    "no words": {"vocabulary": 0},
+    "no settings": {"settings": None},
+    "huge width": {"settings": {"max_characters": 10**12}},
+    "tokenizer as text": {"tokenizer": "none"},
+    "language as a number": {"tokenizer": {"lang": 3}},
+}
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_a_card_with_wrong_values_is_refused(folder, name):
+    card = json.loads((folder / "card.json").read_text())
+    (folder / "card.json").write_text(json.dumps(card | CARDS[name] if isinstance(CARDS[name], dict) else CARDS[name]))
+    with pytest.raises(InputError, match=mentions("card.json")):
+        Corpus(folder)
+
+
+ARRAYS = {
+    "token out of range": ("train.tokens.npy", np.full(9, 99, dtype=np.uint32)),
+    "offsets that fall": ("train.offsets.npy", np.array([0, 5, 4, 9])),
+    "offsets that do not start at 0": ("train.offsets.npy", np.array([1, 5, 7, 9])),
+    "no offset": ("train.offsets.npy", np.array([], dtype=np.int64)),
+    "character out of range": ("characters.npy", np.full((10, 50), 300, dtype=np.int16)),
+    "negative character": ("characters.npy", np.full((10, 50), -1, dtype=np.int16)),
+    "negative count": ("counts.npy", np.full(10, -1)),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_numbers_that_are_no_index_are_refused(folder, name):
+    file, array = ARRAYS[name]
+    np.save(folder / file, array)
+    with pytest.raises(InputError, match=mentions(file)):
+        Corpus(folder)
+
+
+@pytest.mark.parametrize("header", [b"{'descr': '<u4', ", b"(((((", b"{'descr': [], 'fortran_order': 0, 'shape': 1}"])
+def test_a_damaged_header_is_refused(folder, header):
+    (folder / "train.tokens.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(InputError, match=mentions("train.tokens.npy")):
+        Corpus(folder)
+
+
+def test_types_that_are_missing_are_named(folder):
+    (folder / "types.txt").write_text("a\n")
+    with pytest.raises(InputError, match=mentions("types.txt", 10, 1)):
+        list(Corpus(folder).sentences())
 
 
 def test_a_changed_vocabulary_is_refused(folder):

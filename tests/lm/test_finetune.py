@@ -1,16 +1,24 @@
 """Fine-tuning: the same vocabulary, the best model kept, a new softmax where there is none."""
 
+import json
+import multiprocessing
+import random
+import signal
+import time
+
 import pytest
 import torch
 from facts import mentions
 from official_files import random_official
 from tiny_runs import NAMES, VERBS, sentences, tiny_config
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import torchelmo
 from torchelmo.errors import ConfigError, InputError, OutputExistsError
 from torchelmo.lm.finetune import fine_tune
 from torchelmo.lm.loop import pretrain
 from torchelmo.lm.predict import perplexity
+from torchelmo.runs.resume import Stop
 
 QUICK = ["batch_size=8", "unroll=5", "epochs=2", "dropout=0.0", "log_every=10"]
 
@@ -118,3 +126,95 @@ def test_a_softmax_whose_words_are_not_known_is_refused(model, text, tmp_path):
     (tmp_path / "copy" / "vocab.txt").unlink()
     with pytest.raises(InputError, match=mentions(tmp_path / "copy", "vocab.txt")):
         fine_tune(tmp_path / "copy", [text], tmp_path / "out", pretokenized=True)
+
+
+def contents(folder):
+    """Every file that a finished call leaves, without the clock."""
+    marker = json.loads((folder / "run.json").read_text())
+    return (
+        (folder / "model.safetensors").read_bytes(),
+        (folder / "config.json").read_bytes(),
+        {name: marker[name] for name in ("options", "inputs", "result", "finished")},
+        sorted(path.name for path in folder.iterdir()),
+    )
+
+
+def arguments_of(model, text, tmp_path, *more):
+    _, heldout = held_out_of(tmp_path)
+    settings = [*QUICK, "optim.lr=0.02", "checkpoint_every=2", *more]
+    return {"model": str(model), "texts": [str(text)], "heldout": [str(heldout)], "settings": settings}
+
+
+def tune(arguments, out, **options):
+    return fine_tune(out=out, pretokenized=True, **arguments, **options)
+
+
+def test_a_stopped_call_is_not_finished_and_can_be_resumed_exactly(model, text, tmp_path):
+    arguments = arguments_of(model, text, tmp_path)
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    expected = tune(arguments, straight)
+    stop, n_stops = Stop(), 0
+    handle = register_optimizer_step_post_hook(lambda *_: setattr(stop, "requested", True))
+    try:
+        while n_stops < 3:
+            stop.requested = False
+            result = tune(arguments, broken, resume=True, stop=stop)
+            assert not result.finished
+            assert not (broken / "config.json").exists()
+            with pytest.raises(OutputExistsError, match=mentions(broken, "--resume", "--overwrite")):
+                tune(arguments, broken)
+            n_stops += 1
+    finally:
+        handle.remove()
+    assert tune(arguments, broken, resume=True) == expected
+    assert contents(broken) == contents(straight)
+    assert tune(arguments, broken, resume=True) == expected  # a finished one is a success
+
+
+def test_another_model_text_or_setting_cannot_be_resumed_with(model, text, tmp_path):
+    out, stop = tmp_path / "out", Stop()
+    stop.requested = True
+    arguments = arguments_of(model, text, tmp_path)
+    assert not tune(arguments, out, stop=stop).finished
+    with pytest.raises(ConfigError, match=mentions(out, "settings")):
+        tune({**arguments, "settings": ["epochs=9"]}, out, resume=True)
+    with pytest.raises(ConfigError, match=mentions(out, "heldout")):
+        tune({**arguments, "heldout": 0.3}, out, resume=True)
+    text.write_text(text.read_text() + "ann sees bob .\n")
+    with pytest.raises(ConfigError, match=mentions(out, "texts")):
+        tune(arguments, out, resume=True)
+    assert tune(arguments, out, overwrite=True).finished
+
+
+def test_a_killed_call_is_not_finished_and_can_be_resumed_exactly(model, text, tmp_path):
+    arguments = arguments_of(model, text, tmp_path)
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    tune(arguments, straight)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torchelmo.lm.finetune", "safetensors.torch", "torch._dynamo"])
+    pick, kills, resumed = random.Random(3), 0, 0
+    while not (killed / "config.json").exists():
+        before = len(list(killed.glob("run/model/checkpoints/step-*")))
+        child = context.Process(target=tune, args=(arguments, killed), kwargs={"resume": True})
+        child.start()
+        if kills < 4:
+            while child.is_alive() and not list(killed.glob("run/model/checkpoints/step-*")):
+                time.sleep(0.005)
+            child.join(pick.uniform(0.0, 0.1))
+            if child.is_alive():
+                child.kill()
+                kills, resumed = kills + 1, resumed + bool(before)
+        child.join()
+        assert child.exitcode in (0, -signal.SIGKILL)
+    assert kills > 0
+    tune(arguments, killed, resume=True)  # a kill between the last two files is repaired
+    assert contents(killed) == contents(straight)
+
+
+def test_the_language_of_the_model_is_that_of_its_text(model, text, tmp_path):
+    assert (torchelmo.load(model).lang, torchelmo.load(model).pretokenized) == (None, True)
+    tuned = fine_tune(model, [text], tmp_path / "out", heldout=0.2, settings=[*QUICK, "epochs=1"])  # as the model
+    assert tuned.finished
+    assert torchelmo.load(tmp_path / "out").pretokenized
+    fine_tune(model, [text], tmp_path / "is", heldout=0.2, lang="is", settings=[*QUICK, "epochs=1"])
+    assert (torchelmo.load(tmp_path / "is").lang, torchelmo.load(tmp_path / "is").pretokenized) == ("is", False)

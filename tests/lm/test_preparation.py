@@ -17,6 +17,7 @@ import pytest
 from facts import mentions
 
 from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, OutputExistsError, TorchelmoError
+from torchelmo.files import hold_lock
 from torchelmo.lm import preparation as blocks
 from torchelmo.lm.corpus import Corpus
 from torchelmo.lm.preparation import describe, prepare
@@ -166,7 +167,7 @@ def test_a_vocabulary_in_another_order_is_refused(lines, tmp_path):
 
 def test_too_short_for_a_held_out_part_is_said(text, tmp_path, caplog):
     prepare([text], tmp_path / "data", heldout=1e-9)
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "held out" in caplog.records[0].message
 
 
 @pytest.mark.parametrize("content", ["", "\n\n  \n"])
@@ -235,8 +236,12 @@ def test_only_prepared_text_is_overwritten(text, lines, tmp_path):
     other = tmp_path / "photos"
     other.mkdir()
     (other / "holiday.jpg").touch()
-    with pytest.raises(OutputExistsError, match=mentions(other, "card.json", "--out")):
+    with pytest.raises(OutputExistsError, match=mentions(other, "--out")):
         prepare([text], other, overwrite=True)
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(OutputExistsError, match=mentions(out, "--out")):
+        prepare([text], out, overwrite=True)
+    assert (out / "notes.txt").read_text() == "mine"
 
 
 def test_a_failed_run_keeps_what_was_there(text, tmp_path):
@@ -281,6 +286,48 @@ def test_a_worker_that_is_killed_is_reported(lines, tmp_path, monkeypatch):
     assert not (tmp_path / "data").exists()
 
 
+def test_a_kill_between_the_two_moves_is_repaired(text, lines, tmp_path):
+    out, aside = tmp_path / "data", tmp_path / ".data.old"
+    prepare([text], out, heldout=0)
+    before = digests(out)
+    out.rename(aside)  # killed after the older folder was moved aside
+    with pytest.raises(OutputExistsError):
+        prepare([lines], out)
+    assert digests(out) == before
+    prepare([lines], tmp_path / "new", heldout=0, pretokenized=True)
+    (tmp_path / "new").rename(aside)  # killed before the older folder was removed
+    prepare([lines], out, overwrite=True, heldout=0, pretokenized=True)
+    assert len(sentences(out)) == 500
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_second_process_is_refused(text, tmp_path):
+    with (
+        hold_lock(tmp_path / ".data.lock", "data"),
+        pytest.raises(OutputError, match=mentions(tmp_path / "data", f"process {os.getpid()}")),
+    ):
+        prepare([text], tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+def test_unknown_words_are_trained_even_if_the_vocabulary_is_large(lines, tmp_path, caplog):
+    card = prepare([lines], tmp_path / "data", heldout=0, pretokenized=True)
+    corpus = Corpus(tmp_path / "data")
+    once = int((corpus.counts == 1).sum())
+    assert once > 0
+    assert corpus.target_counts[2] == once
+    assert (card["min_count"], card["vocabulary"]) == (2, card["types"] - once)
+    assert re.search(mentions("<UNK>", card["vocabulary"]), caplog.text)
+    assert any("once" in line for line in describe(card))
+
+
+def test_a_text_without_rare_words_cannot_train_the_unknown_word(tmp_path, caplog):
+    (tmp_path / "text.txt").write_text("a bow\na bow\n")
+    card = prepare([tmp_path / "text.txt"], tmp_path / "data", heldout=0, pretokenized=True)
+    assert (card["min_count"], card["vocabulary"]) == (1, 5)
+    assert re.search(mentions("<UNK>", "--vocab-size"), caplog.text)
+
+
 def _die(block):
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -306,6 +353,9 @@ if __name__ == "__main__":
         run.wait()
     assert not (tmp_path / "data").exists()
     wait_until(lambda: not any(os.path.exists(f"/proc/{worker}") for worker in workers))
+    assert list(tmp_path.glob(".data.*"))
+    prepare([lines], tmp_path / "data", pretokenized=True)
+    assert not list(tmp_path.glob(".data.*"))  # leftovers of the killed process are gone
 
 
 def wait_until(condition, seconds=120):

@@ -1,4 +1,7 @@
-"""Text → the folder that training reads: `torchelmo prepare`. The same text and settings give the same bytes."""
+"""Text files -> the corpus folder that training reads: `torchelmo prepare`.
+
+The same text and settings give the same bytes, whatever the number of worker processes.
+"""
 
 import contextlib
 import glob
@@ -21,14 +24,138 @@ from typing import NamedTuple
 import numpy as np
 
 from torchelmo.errors import ConfigError, MissingFileError, OutputExistsError, TorchelmoError
-from torchelmo.files import atomic_write, decode_line, open_bytes, require_file
-from torchelmo.lm.corpus import Card, CorpusWriter, Part
+from torchelmo.files import (
+    atomic_write,
+    decode_line,
+    hold_lock,
+    make_folders,
+    open_bytes,
+    os_errors_as_output_error,
+    read_json,
+    remove_empty_folders,
+    require_file,
+)
+from torchelmo.lm.corpus import FILES, Card, CorpusWriter, Part
 from torchelmo.progress import progress
 from torchelmo.text.tokenize import Tokenized, Tokenizer
 from torchelmo.text.vocabulary import Vocabulary
 
 _BLOCK_BYTES = 1 << 20
-_FEW_BLOCKS = 16  # so little text is split before other processes have started
+_FEW_BLOCKS = 16  # up to here, splitting takes less time than starting other processes
+log = logging.getLogger(__name__)
+
+
+def prepare(
+    texts: Iterable[str | Path],
+    out: str | Path,
+    *,
+    vocab_size: int = 50_000,
+    vocabulary: Vocabulary | None = None,
+    heldout: float | Iterable[str | Path] = 0.01,
+    lang: str = "en",
+    pretokenized: bool = False,
+    max_characters: int = 50,
+    workers: int | None = None,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> Card:
+    """Read text files and write a corpus folder for `pretrain`.
+
+    Args:
+        texts: Plain, .gz, .bz2 or .xz files, globs, or "-" for standard input. A line is a paragraph.
+        out: The folder to write.
+        vocab_size: The number of words of the softmax: the most frequent ones, the three marks included. If they would
+            cover the whole training text, words that occur only once are left out, so that `<UNK>` is trained.
+        vocabulary: The words of the softmax, instead of `vocab_size`.
+        heldout: The share of lines to hold out, or files.
+        lang: The language whose spaCy rules split the text into sentences and tokens; "xx" for any language.
+        pretokenized: Whether a line is a sentence with spaces between its tokens.
+        max_characters: The number of character ids of a word, the two word marks included.
+        workers: The number of processes; default: one per core if there is enough text.
+        seed: Chooses the lines that are held out.
+        overwrite: Replace prepared text in `out`.
+
+    Returns:
+        The content of card.json.
+
+    Raises:
+        ConfigError: A setting is wrong.
+        InputError: A file is missing or damaged, or there is no text.
+        OutputExistsError: `out` holds something that must not be replaced.
+    """
+    out = Path(out).resolve()  # a link stays, and the folder that it names is replaced
+    share = float(heldout) if isinstance(heldout, (int, float)) else 0.0
+    if not 0 <= share < 1:
+        raise ConfigError(f"heldout: expected a share of at least 0 and below 1, or files; got {heldout}.")
+    sources = _Sources(expand(texts), [] if isinstance(heldout, (int, float)) else expand(heldout))
+    spacy = None if pretokenized else f"spaCy {importlib.import_module('spacy').__version__}"
+    with (
+        _claim(out, overwrite) as move_aside,
+        atomic_write(out) as temporary,
+        CorpusWriter(temporary) as writer,
+    ):
+        with progress("prepare", unit="tokens") as advance:
+            for found in split_blocks(
+                sources.blocks(),
+                lang=None if pretokenized else lang,
+                heldout=share,
+                seed=seed,
+                workers=workers,
+            ):
+                for part, (types, ids, lengths, _) in found:
+                    writer.add(part, types, ids, lengths)
+                    advance(len(ids))
+        card = writer.finish(
+            vocabulary or vocab_size,
+            max_characters=max_characters,
+            card={
+                "sources": sources.cards,
+                "tokenizer": {"rules": spacy or "white space", "lang": None if pretokenized else lang},
+                "torchelmo": importlib.import_module("torchelmo").__version__,
+                "settings": {"heldout": share, "seed": seed},
+            },
+            where=sources.name,
+        )
+        move_aside()
+    _warn(card, share)
+    return card
+
+
+def expand(texts: Iterable[str | Path], *, folders: bool = False) -> list[str]:
+    """Return the names of all files: globs are expanded and sorted, and every file is checked to be readable.
+
+    Args:
+        texts: Files, globs, or "-" for standard input.
+        folders: Whether folders, such as prepared text, are accepted.
+
+    Raises:
+        MissingFileError: A file is missing, or a glob matches nothing.
+    """
+    found: list[str] = []
+    for text in map(str, texts):
+        if text == "-" or Path(text).exists():
+            found.append(text)
+            continue
+        matches = sorted(name for name in glob.glob(text, recursive=True) if Path(name).is_file())
+        if not matches:
+            what = "files of that pattern" if glob.has_magic(text) else "a text file"
+            raise MissingFileError(f"{text}: expected {what}, found nothing. Check the path.")
+        found += matches
+    for name in found:
+        if name != "-" and not (folders and Path(name).is_dir()):
+            require_file(name, "a text file")
+    return found
+
+
+def describe(card: Card) -> Iterator[str]:
+    """Describe a corpus: a line for each part, and one for the vocabulary."""
+    for part, found in card["parts"].items():
+        yield (
+            f"{part}: {found['sentences']:,} sentences, {found['tokens']:,} tokens, {found['types']:,} types; "
+            f"the vocabulary covers {1 - found['oov_rate']:.2%} of the tokens"
+        )
+    once = ", without words that occur once" if card["min_count"] > 1 else ""
+    yield f"vocabulary: {card['vocabulary']:,} of {card['types']:,} types{once}"
 
 
 class Block(NamedTuple):
@@ -41,11 +168,15 @@ class Block(NamedTuple):
 
 
 class Splitter:
-    """A block -> its sentences, for each part that it has some of.
+    """Split a block into sentences, for each part.
 
-    `lang` None is for text that is tokenised already: a line is a sentence, and white space stands between its
-    tokens. The lines of a training file that `heldout` (a share) picks go to the held-out part: by their text
-    and the seed alone, so that a line that stands twice is never in both parts.
+    Lines of a training file are held out by a hash of their text and the seed, so that equal lines are always in the
+    same part.
+
+    Args:
+        lang: The language whose rules split the text; None if a line is a sentence with spaces between its tokens.
+        heldout: The share of lines to hold out.
+        seed: Chooses these lines.
     """
 
     def __init__(self, lang: str | None, heldout: float, seed: int) -> None:
@@ -67,7 +198,7 @@ class Splitter:
 
 
 def read_blocks(path: str | Path, part: Part, seen: Callable[[bytes], object]) -> Iterator[Block]:
-    """`seen` is called with all bytes of the text, unpacked, as they are read."""
+    """Read a file in blocks of whole lines. `seen` is called with all decompressed bytes."""
     with open_bytes(path) as stream:
         line, waiting = 1, list[bytes]()
         for data in iter(lambda: stream.read(_BLOCK_BYTES), b""):
@@ -85,7 +216,7 @@ def read_blocks(path: str | Path, part: Part, seen: Callable[[bytes], object]) -
 def split_blocks(
     blocks: Iterable[Block], *, lang: str | None, heldout: float, seed: int, workers: int | None = None
 ) -> Iterator[list[tuple[Part, Tokenized]]]:
-    """The sentences of every block, in order. `workers` None is one per core, where there is enough to do."""
+    """Yield the sentences of every block, in order; `workers` None: one process per core if there is enough text."""
     blocks = iter(blocks)
     first = list(islice(blocks, _FEW_BLOCKS))
     few = workers is None and len(first) < _FEW_BLOCKS
@@ -94,12 +225,12 @@ def split_blocks(
     if n_workers == 1:
         yield from map(Splitter(lang, heldout, seed), blocks)
         return
-    Splitter(lang, heldout, seed)  # an unknown language is an error here, not in a worker
-    # Started anew, not forked: PyTorch's threads would not survive a fork.
+    Splitter(lang, heldout, seed)  # report an unknown language here, not in a worker
+    # Spawned, not forked: PyTorch's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(n_workers, context, initializer=_start_worker, initargs=(lang, heldout, seed))
     try:
-        # A few blocks ahead of the workers and no more: a large text must not wait in memory.
+        # Read only a few blocks ahead of the workers, to bound the memory.
         waiting: deque[Future[list[tuple[Part, Tokenized]]]] = deque()
         for block in blocks:
             waiting.append(pool.submit(_work, block))
@@ -109,15 +240,45 @@ def split_blocks(
             yield waiting.popleft().result()
     except BrokenProcessPool as error:
         raise TorchelmoError(
-            "A worker process ended before its work was done: it was killed, perhaps for want of memory, or it "
+            "A worker process ended before its work was done: it was killed, perhaps because memory ran out, or it "
             "could not start. Try fewer --workers; in a script, call prepare below `if __name__ == '__main__':`."
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
+class _Sources:
+    """The files in their order, and a description of each for card.json."""
+
+    def __init__(self, train: Sequence[str], heldout: Sequence[str]) -> None:
+        for name in heldout:
+            if name in train:
+                raise ConfigError(f"{name}: is given as training text and as held-out text. Use it only once.")
+        self._files: list[tuple[Part, str]] = [("train", name) for name in train]
+        self._files += [("heldout", name) for name in heldout]
+        self.cards: list[Card] = []
+
+    @property
+    def name(self) -> str:
+        """The first file, and the number of others."""
+        names = [name for _, name in self._files]
+        return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else "".join(names) or "no file"
+
+    def blocks(self) -> Iterator[Block]:
+        """Read all files."""
+        for part, name in self._files:
+            digest, lines = hashlib.sha256(), 0
+            for block in read_blocks(name, part, digest.update):
+                lines = block.first_line + block.data.removesuffix(b"\n").count(b"\n")
+                yield block
+            # The hash is that of the text itself, so that a file and its compressed copy are the same source.
+            self.cards.append(
+                {"name": Path(name).name, "part": part, "lines": lines, "sha256_of_text": digest.hexdigest()}
+            )
+
+
 def _n_cores() -> int:
-    """Those that this process may use; not every system can tell."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -140,18 +301,18 @@ def _select(found: Tokenized, sentences: np.ndarray[tuple[int, ...], np.dtype[np
     return Tokenized(found.types, found.ids[tokens], found.lengths[sentences], found.texts[sentences])
 
 
-_splitter: Splitter | None = None  # of a worker process
+_splitter: Splitter | None = None  # one per worker process
 
 
 def _start_worker(lang: str | None, heldout: float, seed: int) -> None:
     global _splitter
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the first one says what to do
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the main process handles it
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _splitter = Splitter(lang, heldout, seed)
 
 
 def _end_with_parent() -> None:
-    """When the first process is killed, its workers must not wait for blocks for ever."""
+    """End this worker when the main process is killed, so that it does not wait for blocks forever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -163,136 +324,47 @@ def _work(block: Block) -> list[tuple[Part, Tokenized]]:
     return _splitter(block)
 
 
-_logger = logging.getLogger(__name__)
-
-
-def prepare(
-    texts: Iterable[str | Path],
-    out: str | Path,
-    *,
-    vocab_size: int = 50_000,
-    vocabulary: Vocabulary | None = None,
-    heldout: float | Iterable[str | Path] = 0.01,
-    lang: str = "en",
-    pretokenized: bool = False,
-    max_characters: int = 50,
-    workers: int | None = None,
-    seed: int = 0,
-    overwrite: bool = False,
-) -> Card:
-    """Read plain, .gz, .bz2 or .xz files (or globs), write the folder `out`, and return its card.
-
-    A line is a paragraph for spaCy's rules of `lang`, or with `pretokenized` a sentence of tokens between white
-    space; blank lines do not matter. `heldout` is the share of lines that is held out, or files. The softmax has
-    the `vocab_size` most frequent types, or the words of `vocabulary`.
-    """
-    out = Path(out)
-    _check_out(out, overwrite)
-    out = out.resolve()  # a link stays, and what it leads to is replaced
-    share = float(heldout) if isinstance(heldout, (int, float)) else 0.0
-    if not 0 <= share < 1:
-        raise ConfigError(f"heldout: expected a share of at least 0 and below 1, or files; got {heldout}.")
-    sources = _Sources(expand(texts), [] if isinstance(heldout, (int, float)) else expand(heldout))
-    settings = {"heldout": share, "seed": seed}
-    spacy = None if pretokenized else f"spaCy {importlib.import_module('spacy').__version__}"
-    with _replacing(out) as move_aside, atomic_write(out) as temporary, CorpusWriter(temporary) as writer:
-        with progress("prepare", unit="tokens") as advance:
-            for found in split_blocks(
-                sources.blocks(),
-                lang=None if pretokenized else lang,
-                heldout=share,
-                seed=seed,
-                workers=workers,
-            ):
-                for part, (types, ids, lengths, _) in found:
-                    writer.add(part, types, ids, lengths)
-                    advance(len(ids))
-        card = writer.finish(
-            vocabulary or vocab_size,
-            max_characters=max_characters,
-            card={
-                "sources": sources.cards,
-                "tokenizer": {"rules": spacy or "white space", "lang": None if pretokenized else lang},
-                "torchelmo": importlib.import_module("torchelmo").__version__,
-                "settings": settings,
-            },
-        )
-        move_aside()
-    if share and "heldout" not in card["parts"]:
-        _logger.warning("No line fell into the held-out part: the text is short. Use a larger share, or files.")
-    return card
-
-
-def expand(texts: Iterable[str | Path], *, folders: bool = False) -> list[str]:
-    """Files as they are, globs by name; every one can be read. `folders` lets prepared text pass too."""
-    found: list[str] = []
-    for text in map(str, texts):
-        if text == "-" or Path(text).exists():
-            found.append(text)
-            continue
-        matches = sorted(name for name in glob.glob(text, recursive=True) if Path(name).is_file())
-        if not matches:
-            what = "files of that pattern" if glob.has_magic(text) else "a text file"
-            raise MissingFileError(f"{text}: expected {what}, found nothing. Check the path.")
-        found += matches
-    for name in found:
-        if name != "-" and not (folders and Path(name).is_dir()):
-            require_file(name, "a text file")
-    return found
-
-
-def describe(card: Card) -> Iterator[str]:
-    """What was found, for people: a line for each part, and one for the vocabulary."""
-    for part, found in card["parts"].items():
-        yield (
-            f"{part}: {found['sentences']:,} sentences, {found['tokens']:,} tokens, {found['types']:,} types; "
-            f"the vocabulary covers {1 - found['oov_rate']:.2%} of the tokens"
-        )
-    yield f"vocabulary: {card['vocabulary']:,} of {card['types']:,} types"
-
-
-class _Sources:
-    """The files in their order, and what was read of each."""
-
-    def __init__(self, train: Sequence[str], heldout: Sequence[str]) -> None:
-        for name in heldout:
-            if name in train:
-                raise ConfigError(f"{name}: is both trained on and held out. Leave it out of one of the two.")
-        self._files: list[tuple[Part, str]] = [("train", name) for name in train]
-        self._files += [("heldout", name) for name in heldout]
-        self.cards: list[Card] = []
-
-    def blocks(self) -> Iterator[Block]:
-        for part, name in self._files:
-            digest, lines = hashlib.sha256(), 0
-            for block in read_blocks(name, part, digest.update):
-                lines = block.first_line + block.data.removesuffix(b"\n").count(b"\n")
-                yield block
-            # Of the text itself, so that a file and its compressed copy are the same source.
-            self.cards.append(
-                {"name": Path(name).name, "part": part, "lines": lines, "sha256_of_text": digest.hexdigest()}
-            )
-
-
 @contextlib.contextmanager
-def _replacing(out: Path) -> Iterator[Callable[[], None]]:
-    """A function that moves an older folder aside; in the end it is removed, or put back if no new one came."""
-    aside = out.with_name(f".{out.name}.{os.getpid()}.old")
+def _claim(out: Path, overwrite: bool) -> Iterator[Callable[[], None]]:
+    """Lock the target and check it. Yield a function that moves an older corpus aside.
 
-    def move_aside() -> None:
-        if out.exists():
-            os.rename(out, aside)
-
+    The older corpus is removed in the end, or moved back if no new one was written. If a process was killed between
+    these two moves, the next call moves it back.
+    """
+    aside = out.with_name(f".{out.name}.old")
+    with os_errors_as_output_error(out):
+        created = make_folders(out.parent)
     try:
-        yield move_aside
+        with hold_lock(out.with_name(f".{out.name}.lock"), str(out)):
+            _settle(out, aside)
+            _check_out(out, overwrite)
+            try:
+                yield lambda: _rename_if_present(out, aside)
+            finally:
+                _settle(out, aside)
     finally:
-        if aside.exists() and not out.exists():
-            os.rename(aside, out)
+        remove_empty_folders(created)
+
+
+def _settle(out: Path, aside: Path) -> None:
+    """Move the older corpus back if there is no new one, and remove it if there is."""
+    if not aside.is_dir() or not _is_corpus(aside):
+        return
+    if out.exists():
         shutil.rmtree(aside, ignore_errors=True)
+    else:
+        os.rename(aside, out)
+
+
+def _rename_if_present(path: Path, target: Path) -> None:
+    if path.exists():
+        if any(path.iterdir()):
+            os.rename(path, target)
+        else:
+            path.rmdir()
 
 
 def _check_out(out: Path, overwrite: bool) -> None:
-    """Everything about the target that can be known before the work."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not overwrite:
@@ -300,7 +372,36 @@ def _check_out(out: Path, overwrite: bool) -> None:
             f"{out}: expected a new or empty folder, found something there. Choose another --out, or replace "
             "prepared text with --overwrite."
         )
-    if not (out / "card.json").is_file():
+    if not _is_corpus(out):
         raise OutputExistsError(
-            f"{out}: only prepared text is overwritten, and this has no card.json. Choose another --out."
+            f"{out}: only prepared text can be overwritten, and this is something else, or holds other files too. "
+            "It was left alone: choose another --out."
+        )
+
+
+def _is_corpus(folder: Path) -> bool:
+    """Return whether a folder holds prepared text and nothing else."""
+    if not (folder / "card.json").is_file() or any(path.name not in FILES for path in folder.iterdir()):
+        return False
+    try:
+        card = read_json(folder / "card.json", "the card of prepared text")
+    except TorchelmoError:
+        return False
+    return isinstance(card, dict) and {"format", "types", "parts"} <= card.keys()
+
+
+def _warn(card: Card, share: float) -> None:
+    if share and "heldout" not in card["parts"]:
+        log.warning("No line was held out: the text is short. Use a larger share, or files.")
+    if card["min_count"] > 1:
+        log.warning(
+            "The vocabulary would have covered the whole training text, and %s would never have been trained: words "
+            "that occur only once were left out. %d words remain.",
+            "<UNK>",
+            card["vocabulary"],
+        )
+    elif not card["parts"]["train"]["oov_rate"]:
+        log.warning(
+            "The vocabulary covers the whole training text, so a model cannot learn the probability of unknown words "
+            "(<UNK>). Use a smaller --vocab-size."
         )
