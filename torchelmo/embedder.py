@@ -244,13 +244,14 @@ def check_tokens(sentence: Any, position: int, *, expected: str = "a list of tok
 def split_text(text: str, position: int, lang: str) -> list[list[str]]:
     """Split a string of raw text into sentences of tokens. An error names the position of the string in its list."""
     try:
-        # Looked up for every text: a stream may be continued by another thread, and each thread has its own.
-        return tokenizer_for(lang).sentences(text)
+        text.encode()  # the tokenizer would replace lone surrogates without a message
     except UnicodeEncodeError as error:
         raise InputError(
             f"Sentence {position}: expected text, found a lone surrogate ({error.object[error.start : error.end]!a}) "
             "in it. Decode the text as UTF-8, or remove such characters."
         ) from None
+    # Looked up for every text: a stream may be continued by another thread, and each thread has its own.
+    return tokenizer_for(lang).sentences(text)
 
 
 def token_ids(bilm: BiLM, sentences: Sequence[Sequence[str]]) -> Tensor:
