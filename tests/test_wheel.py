@@ -96,7 +96,10 @@ def test_the_command_embeds_a_text_without_a_network(installed):
     (installed.elsewhere / "text.txt").write_text("I took a bow .\nShe bent her bow .\n", encoding="utf-8")
     installed.run("python", "-c", OFFLINE + COMMAND)
     with np.load(installed.elsewhere / "vectors.npz") as vectors:
-        assert {name: vectors[name].shape for name in vectors.files} == {"0": (3, 256), "1": (3, 256)}
+        assert {name: vectors[name].shape for name in vectors.files if name.isdecimal()} == {
+            "0": (3, 256),
+            "1": (3, 256),
+        }
 
 
 def test_the_command_is_installed(installed):

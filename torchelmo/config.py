@@ -80,7 +80,7 @@ Fraction = Annotated[float, Range(min=0, below=1)]  # a dropout rate, a share of
 class Config:
     """Base class of settings: a dataclass that derives from it checks the ranges of its fields when it is built.
 
-    A class with a `__post_init__` of its own calls `super().__post_init__()` first.
+    A class that defines `__post_init__` calls `super().__post_init__()` first.
     """
 
     def __post_init__(self) -> None:
@@ -142,7 +142,7 @@ def build_config(cls: type[T], data: Mapping[str, Any], where: str = "config") -
     Args:
         cls: The dataclass.
         data: Its fields by name.
-        where: What an error message names as the source of `data`.
+        where: The source of `data`, for error messages.
 
     Returns:
         The settings.
@@ -232,7 +232,7 @@ def convert(hint: Any, value: Any, where: str) -> Any:
     Args:
         hint: The type: `int`, `float | None`, `tuple[str, ...]`, a dataclass, `Annotated[int, Range(min=1)]` and so on.
         value: The value.
-        where: What an error message names as the place of the value.
+        where: The place of the value, for error messages.
 
     Returns:
         The converted value.
@@ -281,20 +281,6 @@ def suggest(name: str, known: typing.Iterable[str]) -> str:
     names = sorted(known)
     near = difflib.get_close_matches(shorten(name), names, n=1)
     return f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(names)}."
-
-
-def require_positive(config: Any, *names: str) -> None:
-    """Check that each of these fields is at least 1."""
-    for name in names:
-        if getattr(config, name) < 1:
-            raise ConfigError(f"{name} must be at least 1, got {getattr(config, name)}.")
-
-
-def require_share(config: Any, *names: str) -> None:
-    """Check that each of these fields is at least 0 and below 1."""
-    for name in names:
-        if not 0 <= getattr(config, name) < 1:
-            raise ConfigError(f"{name} must be at least 0 and below 1, got {getattr(config, name)}.")
 
 
 def _check_range(hint: Any, value: Any, where: str) -> None:

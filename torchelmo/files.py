@@ -52,7 +52,7 @@ def require_file(path: str | Path, what: str = "a file") -> Path:
 
     Args:
         path: The file; a pipe is accepted.
-        what: What the file should be, for error messages.
+        what: A description of the expected file, for error messages.
 
     Returns:
         The path.
@@ -95,7 +95,7 @@ def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
         with _OPENERS.get(path.suffix, open)(path, "rb") as stream:
             yield stream
     except (*_DAMAGED, OSError) as error:
-        # bz2 has no exception class of its own: it raises an OSError without a number.
+        # bz2 has no exception class: it raises an OSError without a number.
         if not isinstance(error, _DAMAGED) and (type(error) is not OSError or error.errno is not None):
             raise
         raise InputError(
@@ -158,7 +158,7 @@ def read_bounded(path: str | Path, what: str, *, max_bytes: int) -> bytes:
 
     Args:
         path: The file. Links are followed, but a pipe, a device or an endless file is refused.
-        what: What the file should be, for error messages.
+        what: A description of the expected file, for error messages.
         max_bytes: The largest size that is read.
 
     Returns:
@@ -189,7 +189,7 @@ def read_json(path: str | Path, what: str, *, max_bytes: int = MAX_JSON_BYTES) -
 
     Args:
         path: The file.
-        what: What the file should be, for error messages.
+        what: A description of the expected file, for error messages.
         max_bytes: The largest file that is read.
 
     Returns:
@@ -207,7 +207,7 @@ def parse_json(text: str | bytes, where: str) -> Any:
 
     Args:
         text: The JSON text, or its UTF-8 bytes.
-        where: What an error message names as the source of the text.
+        where: The source of the text, for error messages.
 
     Returns:
         The parsed value.
@@ -327,7 +327,7 @@ def hold_lock(path: str | Path, what: str) -> Iterator[None]:
 
     Args:
         path: The lock file. It is created, and removed in the end; a killed process leaves it behind, unlocked.
-        what: What is locked, for error messages.
+        what: The name of the output, for error messages.
 
     Raises:
         OutputError: Another process holds the lock. The message names its process id.
@@ -355,7 +355,7 @@ def hold_lock(path: str | Path, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def os_errors_as_output_error(path: str | Path) -> Iterator[None]:
-    """Turn the operating system's refusal to write `path` into an OutputError that says what to do."""
+    """Turn the operating system's refusal to write `path` into an OutputError with advice."""
     try:
         yield
     except (TorchelmoError, BrokenPipeError):
@@ -438,7 +438,7 @@ def _error_number(error: Exception) -> int | None:
     """The operating system's number of an error, 0 if it has none; None for errors of another kind."""
     if isinstance(error, OSError):
         return error.errno or 0
-    # HDF5 and safetensors have exceptions of their own, with the number in the message.
+    # HDF5 and safetensors raise other exceptions, with the number in the message.
     match = re.search(r"(?:errno =|os error) (\d+)", str(error))
     return int(match[1]) if match else None
 

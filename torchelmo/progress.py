@@ -22,7 +22,7 @@ def progress(
         what: The name of the job.
         total: The number of units, if it is known; then the remaining time is shown too.
         done: The number of units that an earlier run has done.
-        unit: What is counted, in the plural.
+        unit: The name of the counted items, in the plural.
         every: Seconds between two log lines.
 
     Yields:

@@ -323,7 +323,7 @@ def _signals_deferred() -> Iterator[Callable[[], None]]:
     """Defer Ctrl-C and SIGTERM to the calls of a function, and to the end of the block.
 
     An exception that a signal handler raises inside h5py may hit a weak-reference callback, where Python drops it: the
-    program would go on as if there had been no signal.
+    program would continue as if there had been no signal.
     """
     received: list[int] = []
     before: dict[int, Any] = {}

@@ -79,7 +79,7 @@ class PartialOutput:
                 raise
 
     def start(self, lines: Iterator[Line], output: Output) -> None:
-        """Start anew: store the tokens, lay out the output, and record the settings."""
+        """Start from the beginning: store the tokens, lay out the output, and record the settings."""
         self._started = True
         for name in _FILES:
             if name != "lock":

@@ -36,7 +36,7 @@ Layers = Annotated[
     ),
 ]
 
-_CONTEXT = 12  # words that are shown on each side of a neighbour
+_CONTEXT = 12  # words that are shown on each side of a neighbor
 
 
 def wsd(
@@ -53,7 +53,7 @@ def wsd(
             "--neighbours",
             min=1,
             metavar="K",
-            help="Use k-nearest-neighbour voting with this k instead of sense centroids.",
+            help="Use k-nearest-neighbor voting with this k instead of sense centroids.",
         ),
     ] = None,
     batch_tokens: BatchTokens = 2048,
@@ -61,7 +61,7 @@ def wsd(
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
-    """Disambiguate word senses by nearest neighbour, with each layer alone (Table 5 of the paper).
+    """Disambiguate word senses by nearest neighbor, with each layer alone (Table 5 of the paper).
 
     A sense is represented by the mean of its vectors in the training data, or by all of them with --neighbours. A lemma
     that the training data lacks gets WordNet's first sense. F1 is that of the unified evaluation framework.
@@ -102,7 +102,7 @@ def neighbours(
     position: Annotated[int | None, typer.Option(help="The position of the word in the sentence, from 0.")] = None,
     model: Model = None,
     layers: Layers = None,
-    top: Annotated[int, typer.Option(min=1, metavar="N", help="Number of neighbours.")] = 10,
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="Number of neighbors.")] = 10,
     lang: Lang = None,
     pretokenized: Pretokenized = False,
     batch_tokens: BatchTokens = 2048,
@@ -134,7 +134,7 @@ def neighbours(
         )
     if not any(found.values()):
         names = ", ".join(map(source_name, texts))
-        raise InputError(f"{names}: expected text to find neighbours in, found no other sentence.")
+        raise InputError(f"{names}: expected text to find neighbors in, found no other sentence.")
     if as_json:
         each = {
             layer: [

@@ -269,7 +269,7 @@ def surprisal(
     """Print −log2 p of every token, in each direction, as tab-separated values or as JSON lines.
 
     Lines, the sentences of a line and the tokens of a line are counted from 0; start and end are character offsets in
-    the line. If in_vocabulary is 0, the bits are those of <UNK>. Every sentence is a context of its own, unless
+    the line. If in_vocabulary is 0, the bits are those of <UNK>. The context of a token is its sentence, unless
     --state is carry.
     """
     from torchelmo.lm.predict import language_model
@@ -343,7 +343,7 @@ _PLACE = ("file", "line", "sentence", "position", "start", "end")
 
 
 class _Place(NamedTuple):
-    """A sentence of a text, and where it is."""
+    """A sentence and its position in the input."""
 
     file: str
     line: int

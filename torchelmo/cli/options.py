@@ -51,7 +51,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existin
 
 
 def split_model_and_texts(arguments: list[str], model: str | None = None) -> tuple[str | None, list[str]]:
-    """Separate MODEL from TEXT…, where the model may be left out.
+    """Separate the optional MODEL from TEXT….
 
     The first argument is the model if it is a folder with a model, an archive or no file at all. So
     `torchelmo surprisal text.txt` uses the default model.

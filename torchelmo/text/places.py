@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from torchelmo.config import Config
 from torchelmo.errors import InputError, short_repr
 from torchelmo.files import read_lines
-from torchelmo.text.tokenize import tokenizer_for
+from torchelmo.text.tokenize import replace_surrogates, tokenizer_for
 
 Data = TypeVar("Data", bound="TextData")
 
@@ -84,7 +84,9 @@ def settings_of(source: TextSource, options: Data) -> Data:
     """Return the [data] settings for a source, which may choose another language or tokenization."""
     if source.lang == "auto":
         return options
-    return replace(options, pretokenized=True) if source.lang is None else replace(options, lang=source.lang)
+    if source.lang is None:
+        return replace(options, pretokenized=True)
+    return replace(options, lang=source.lang, pretokenized=False)
 
 
 def read_texts(source: TextSource) -> Iterator[tuple[int | None, Any]]:
@@ -149,6 +151,7 @@ def locate(text: str, tokens: Iterable[str]) -> list[tuple[int, int]]:
     >>> locate("I  can't", ["I", "ca", "n't"])
     [(0, 1), (3, 5), (5, 8)]
     """
+    text = replace_surrogates(text)  # as the tokenizer does
     offsets, end = [], 0
     for token in tokens:
         start = text.find(token, end)

@@ -164,7 +164,7 @@ def align(sentences: Iterable[Sequence[str]], text: str) -> list[list[Token]]:
     >>> align([["a", "bow"]], "a  bow")
     [[Token(text='a', start=0, end=1), Token(text='bow', start=3, end=6)]]
     """
-    text = _SURROGATE.sub("\ufffd", text)
+    text = replace_surrogates(text)
     place = 0
     aligned = []
     for sentence in sentences:
@@ -175,6 +175,11 @@ def align(sentences: Iterable[Sequence[str]], text: str) -> list[list[Token]]:
             tokens.append(Token(token, start, place))
         aligned.append(tokens)
     return aligned
+
+
+def replace_surrogates(text: str) -> str:
+    """Replace every half of a surrogate pair by U+FFFD, which keeps the offsets of the other characters."""
+    return _SURROGATE.sub("\ufffd", text)
 
 
 class _WordCache(dict[str, tuple[int, ...]]):
@@ -197,7 +202,7 @@ class _WordCache(dict[str, tuple[int, ...]]):
 
     def split(self, text: str) -> Sequence[int]:
         """Return the tokens of `text`, with SPACE_ID for white space other than one space after a word."""
-        text = _SURROGATE.sub("\ufffd", text)
+        text = replace_surrogates(text)
         if self._by_rules:
             text = _LONG_WORD.sub(r"\g<0> ", text)  # spaCy's time grows with the square of the length of a word
         if not self._word_by_word:

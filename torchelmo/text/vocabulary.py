@@ -93,12 +93,10 @@ class Vocabulary:
 
 
 def is_one_line(word: str) -> bool:
-    """Return whether a word on a line of its own, in a file such as `vocab.txt`, is read back as itself."""
+    """Return whether a word can be a line of a file such as `vocab.txt` and is read back unchanged."""
     return bool(word) and word != NOT_A_WORD and not _BREAKS_A_LINE.search(word)
 
 
 def word_not_writable_error(word: str, where: str) -> InputError:
-    """Return the error for a word that cannot be written on a line of its own."""
-    return InputError(
-        f"{where}: {short_repr(word)} cannot be written on a line of its own. Remove the word, or replace it."
-    )
+    """Return the error for a word that cannot be a line of a file."""
+    return InputError(f"{where}: {short_repr(word)} cannot be a line of a file. Remove the word, or replace it.")
