@@ -1,4 +1,4 @@
-"""Process-wide settings and helpers: worker threads, glibc malloc, seeds."""
+"""Process-wide settings and helpers: seeds, the device, worker threads, glibc malloc."""
 
 import ctypes
 import hashlib
@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from torchelmo.errors import ConfigError
+
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # parameters of mallopt, from glibc's malloc.h
@@ -25,6 +27,31 @@ def step_seed(*parts: object) -> int:
     """
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device that a setting names.
+
+    Args:
+        name: "auto" (CUDA if there is a GPU, otherwise the CPU), "cpu", "cuda" (this rank's GPU), "cuda:1" or "mps".
+
+    Raises:
+        ConfigError: PyTorch has no such device here.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device is None or device.type not in available:
+        raise ConfigError(f"device: expected auto, cpu or cuda (or cuda:1, …), got {name!r:.60}.")
+    if not available[device.type] or (device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()):
+        raise ConfigError(f"device: PyTorch finds no device {name!r:.60} on this machine. Use auto or cpu.")
+    if name == "cuda":
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return device
 
 
 def in_parallel(function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], device: torch.device) -> list[T]:

@@ -16,7 +16,8 @@ from torchelmo.config import config_to_dict
 from torchelmo.errors import ConfigError
 from torchelmo.lm.loop import pretrain, read_evaluations
 from torchelmo.runs.checkpoint import checkpoints
-from torchelmo.runs.distributed import World, choose_device, parallel
+from torchelmo.runs.distributed import World, parallel
+from torchelmo.runtime import choose_device
 
 # In float64 the order of sums is seen only far behind the comma: what differs is a fault.
 SCRIPT = """

@@ -314,7 +314,7 @@ def test_a_dev_file_without_labels_is_named(tmp_path):
         train(pos_config(tmp_path, tmp_path / "run"))
 
 
-@pytest.mark.parametrize("changes", [{}, {"overwrite": True}, {"resume": True}], ids=["begin", "overwrite", "resume"])
+@pytest.mark.parametrize("changes", [{}, {"overwrite": True}, {"resume": True}], ids=["start", "overwrite", "resume"])
 def test_a_folder_of_something_else_is_left_alone(data, bilm_folder, tmp_path, changes):
     load_folder(bilm_folder).save(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}

@@ -1,4 +1,4 @@
-"""A run that was stopped and went on gives the bytes of one that was not."""
+"""A run that was stopped and resumed gives the same bytes as a run without interruption."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Tables of experiments: what is run, what is kept, what is written."""
+"""Tables of experiments: which runs are started, kept and written."""
 
 import dataclasses
 import json
@@ -19,8 +19,8 @@ from torchelmo.runs.checkpoint import checkpoints
 from torchelmo.tasks import table as tables
 from torchelmo.tasks import train
 from torchelmo.tasks.config import TaskConfig
-from torchelmo.tasks.results import Result, read_result, summarize
 from torchelmo.tasks.table import Cell, Column, Job, Row, Table, read_table, run_table, to_markdown, write_table
+from torchelmo.tasks.task import Result, read_result, summarize
 
 TOML = """
 title = "Two tasks"
@@ -179,7 +179,7 @@ def test_an_unfinished_run_does_not_count(table, tmp_path, stop_after, monkeypat
 
 @pytest.mark.slow
 def test_a_table_that_is_ended_ends_its_runs(table, tmp_path):
-    """They save where they stand, and the table goes on from there."""
+    """They save a checkpoint, and the table can be resumed."""
     command = [sys.executable, "-m", "torchelmo", "task", "table", table, "--out", tmp_path / "out", "--jobs", "2"]
     command += ["--set", "epochs=100000"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})

@@ -129,7 +129,7 @@ def test_the_path_of_a_text_is_a_source(made, tmp_path):
 
 
 def test_words_of_any_kind_come_back(tmp_path):
-    """A word may hold a space, a line separator, or begin with a byte order mark."""
+    """A word may hold a space, a line separator, or start with a byte order mark."""
     odd = ["\ufeffa", "two words", "a\u2028b", "\u00e9t\u00e9"]
     write_pos(tmp_path)
     rows = [["1", odd[0]], ["2", odd[1]], ["3", odd[2]], ["4", odd[3]]]

@@ -308,7 +308,7 @@ def _open_model(model: "str | Path | Elmo | None", device: str) -> "tuple[Elmo, 
     """Return the model and its name."""
     from torchelmo.elmo import Elmo
     from torchelmo.formats.load import DEFAULT_MODEL, load
-    from torchelmo.runs.distributed import choose_device
+    from torchelmo.runtime import choose_device
 
     if isinstance(model, Elmo):
         return model, str(model.bilm.origin)

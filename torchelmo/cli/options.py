@@ -115,7 +115,7 @@ def use_device(device: str, threads: int | None = None) -> str:
     """Check --device, set the number of threads, and return the device."""
     import torch
 
-    from torchelmo.runs.distributed import choose_device
+    from torchelmo.runtime import choose_device
 
     if threads is not None:
         torch.set_num_threads(threads)

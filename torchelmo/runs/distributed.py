@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from torchelmo.errors import ConfigError
+from torchelmo.runtime import choose_device
 
 
 class World(NamedTuple):
@@ -90,28 +90,3 @@ def parallel(module: nn.Module, world: World, *, excluded_parameters: Sequence[n
     ignore: Any = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
     ignore(module, names)
     return DistributedDataParallel(module)
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device that a setting names.
-
-    Args:
-        name: "auto" (CUDA if there is a GPU, otherwise the CPU), "cpu", "cuda" (this rank's GPU), "cuda:1" or "mps".
-
-    Raises:
-        ConfigError: PyTorch has no such device here.
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = None
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if device is None or device.type not in available:
-        raise ConfigError(f"device: expected auto, cpu or cuda (or cuda:1, …), got {name!r:.60}.")
-    if not available[device.type] or (device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()):
-        raise ConfigError(f"device: PyTorch finds no device {name!r:.60} on this machine. Use auto or cpu.")
-    if name == "cuda":
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    return device

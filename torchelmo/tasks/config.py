@@ -14,7 +14,7 @@ LAYERS = ("all", "top", "average")
 
 @dataclass(frozen=True)
 class ElmoConfig(Config):
-    """[elmo]: where the biLM enters the task model, and which of its layers are used."""
+    """[elmo]: the places at which the biLM enters the task model, and the layers that are used."""
 
     place: Literal["none", "input", "output", "both"] = "none"
     model: str = ""  # what torchelmo.load accepts; empty for the model in the package

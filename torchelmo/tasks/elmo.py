@@ -125,7 +125,7 @@ class ElmoLayers(nn.Module):
             padded[:, row, : len(sentence)] = computed[tuple(sentence)] if cached is None else cached
         mask = np.arange(padded.shape[2]) < np.array(lengths, dtype=np.int64).reshape(-1, 1)
         device = self.mixes[0].scalars.device
-        # If only one layer is cached, the mix uses only that layer: it can stand for all.
+        # If only one layer is cached, the mix uses only that layer, so it can be repeated for all.
         stacked = torch.from_numpy(padded).to(device).expand(self.mixes[0].n_layers, -1, -1, -1)
         return stacked, torch.from_numpy(mask).to(device)
 

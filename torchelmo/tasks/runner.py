@@ -20,7 +20,6 @@ from torchelmo.formats.load import load as load_bilm
 from torchelmo.progress import progress as show_progress
 from torchelmo.runs.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint
 from torchelmo.runs.config import Every, flatten
-from torchelmo.runs.distributed import choose_device
 from torchelmo.runs.metrics import RecordLog
 from torchelmo.runs.optim import (
     MovingAverage,
@@ -33,21 +32,23 @@ from torchelmo.runs.optim import (
     set_learning_rate,
 )
 from torchelmo.runs.resume import RunFolder, Stop, check_inputs, check_settings, out_of_patience, require_finite
-from torchelmo.runtime import step_seed
+from torchelmo.runtime import choose_device, step_seed
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.elmo import ElmoLayers
 from torchelmo.tasks.inputs import TokenInput, build_characters, build_words
-from torchelmo.tasks.results import (
+from torchelmo.tasks.task import (
     MixResult,
     Outcome,
     Progress,
     Result,
+    Scores,
     SeedsOutcome,
+    TaskModel,
+    find_task,
     summarize,
     write_result,
     write_summary,
 )
-from torchelmo.tasks.task import Scores, TaskModel, find_task
 from torchelmo.tasks.trained import (
     TrainedTask,
     all_sentences,

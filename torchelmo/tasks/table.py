@@ -19,8 +19,8 @@ from torchelmo.errors import ConfigError, TorchelmoError, TrainingError
 from torchelmo.files import atomic_write, os_errors_as_output_error, write_json
 from torchelmo.progress import progress
 from torchelmo.tasks.config import TaskConfig
-from torchelmo.tasks.results import Result, Summary, summarize
 from torchelmo.tasks.runner import find_finished
+from torchelmo.tasks.task import Result, Summary, summarize
 
 log = logging.getLogger(__name__)
 Process: TypeAlias = subprocess.Popen[bytes]
@@ -148,7 +148,7 @@ class Job(NamedTuple):
             return JobOutcome(failure=str(error))
 
     def start(self, threads: int) -> Process:
-        """Start the run in a process of its own. Its output is appended to log.txt in the folder of the run."""
+        """Start the run as a separate process. Its output is appended to log.txt in the folder of the run."""
         command = [sys.executable, "-m", "torchelmo", "task", "train", self.config.task, "--config", str(self.file)]
         command += ["--resume", *(part for item in self.settings for part in ("--set", item))]
         with os_errors_as_output_error(self.config.out):

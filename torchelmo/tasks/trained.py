@@ -21,7 +21,7 @@ from torchelmo.config import Config, NonNegativeInt, build_config, config_to_dic
 from torchelmo.errors import ConfigError, InputError, MissingFileError, short_repr
 from torchelmo.files import read_json, write_json
 from torchelmo.formats.load import load_folder
-from torchelmo.runs.distributed import choose_device
+from torchelmo.runtime import choose_device
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.elmo import ElmoLayers
 from torchelmo.tasks.inputs import TokenInput, build_characters
@@ -80,7 +80,7 @@ class TrainedTask:
             texts: Strings or token lists. A string is split into sentences and tokens. For "nli", pairs of a premise
                 and a hypothesis.
             lang: The language of the strings, a code that spaCy knows. None: their tokens are separated by spaces.
-                "auto": as `[data]` of the trained task says.
+                "auto": as set in `[data]` of the trained task.
             questions: For "qa": the questions to ask about every text.
 
         Returns:
@@ -221,7 +221,7 @@ def read_weights(path: Path, shapes: Mapping[str, Shape]) -> dict[str, Tensor]:
 def task_tensors(model: TaskModel[Any, Any]) -> dict[str, Tensor]:
     """Return the weights that belong to the task.
 
-    A frozen biLM and fixed word vectors are saved once, in files of their own. So is the softmax of a biLM that is
+    A frozen biLM and fixed word vectors are saved once, in separate files. So is the softmax of a biLM that is
     trained with the task, because the task does not use it.
     """
     elmo, excluded = model.inputs.elmo, [_FIXED_WORDS]
