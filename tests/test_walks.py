@@ -15,7 +15,7 @@ import torchelmo
 from torchelmo.cli import main
 
 # Package files in which a function ran. Budgets may only go down; the goals are 13, 34 and 44.
-BUDGETS = {"embed": 13, "pretrain": 36, "task train ner": 50}
+BUDGETS = {"embed": 13, "pretrain": 36, "task train ner": 45}
 
 ROOT = Path(torchelmo.__file__).parents[1]
 TRACER = Path(__file__).with_name("trace_files.py")
@@ -29,7 +29,6 @@ batch_size = 4
 unroll = 5
 negatives = 6
 log_every = 1
-curve = false
 tensorboard = false
 
 [model]
