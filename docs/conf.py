@@ -21,7 +21,9 @@ extensions = [
     "reference_directives",
 ]
 exclude_patterns = ["_ext"]
-suppress_warnings = ["config.cache"]
+suppress_warnings = [
+    "ref.python",  # `Elmo` in an annotation names a class of torchelmo and one of torchelmo.compat.allennlp
+]
 
 # Markdown
 myst_enable_extensions = ["dollarmath", "colon_fence"]
@@ -40,6 +42,7 @@ autoclass_content = "class"
 python_maximum_signature_line_length = 90
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # attributes are described once, in the class
 
 # HTML
 html_theme = "furo"

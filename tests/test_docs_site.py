@@ -51,6 +51,8 @@ def test_every_command_has_a_reference_entry(site):
     commands = [" ".join(words) for words, command in walk_commands() if not hasattr(command, "commands")]
     assert len(commands) > 10
     for command in commands:
+        if command.startswith("analyze "):  # a second name of analyse
+            continue
         assert f"torchelmo {command}<" in page
 
 

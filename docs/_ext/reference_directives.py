@@ -2,7 +2,9 @@
 
     ```{commands}
     ```
-    ```{settings} torchelmo.lm.PretrainConfig
+    ```{settings} torchelmo.lm.config.PretrainConfig
+    ```
+    ```{settings} ner.model
     ```
 
 `commands` documents every command of the Typer application, `settings` the fields of a dataclass with the comments
@@ -25,6 +27,8 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from torchelmo.tasks.task import TASKS, find_task
+
 
 class Commands(SphinxDirective):
     """Document every command: how it is called, what it does, its arguments and options."""
@@ -44,8 +48,7 @@ class Settings(SphinxDirective):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        module, _, name = self.arguments[0].rpartition(".")
-        cls = getattr(import_module(module), name)
+        cls = find_settings(self.arguments[0])
         self.env.note_dependency(inspect.getsourcefile(cls))
         return self.parse_text_to_nodes("\n".join(settings_table(cls)))
 
@@ -75,6 +78,15 @@ def command_lines(words: tuple[str, ...], command: Any) -> list[str]:
     return [*lines, "| argument or option | meaning | default |", "|---|---|---|", *rows]
 
 
+def find_settings(name: str) -> type[Any]:
+    """Return the dataclass with a full name, or [data] or [model] of a task: `ner.model`."""
+    module, _, attribute = name.rpartition(".")
+    if module in TASKS:
+        settings: type[Any] = getattr(find_task(module), f"{attribute}_config")
+        return settings
+    return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
+
+
 def settings_table(cls: type[Any]) -> list[str]:
     """Return a Markdown table of the fields of a dataclass."""
     comments: dict[str, str] = {}
@@ -83,6 +95,8 @@ def settings_table(cls: type[Any]) -> list[str]:
             comments |= field_comments(base)
     rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
     hints = typing.get_type_hints(cls)
+    if not dataclasses.fields(cls):
+        return ["There are no settings."]
     for field in dataclasses.fields(cls):
         if not field.init:
             continue
@@ -92,19 +106,18 @@ def settings_table(cls: type[Any]) -> list[str]:
 
 
 def field_comments(cls: type[Any]) -> dict[str, str]:
-    """Return the comment on the line of each field of a class."""
-    comments: dict[str, str] = {}
-    names = set(cls.__annotations__)
+    """Return the comments above and beside each field of a class."""
+    comments: dict[str, list[str]] = {}
+    names, field, above = set(cls.__annotations__), "", []
     source = inspect.cleandoc(inspect.getsource(cls))
-    field = ""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.NAME and token.line.lstrip().startswith(token.string) and token.string in names:
-            field = token.string
-        elif token.type == tokenize.COMMENT and field and token.line.split("#")[0].strip():
-            comments[field] = f"{comments.get(field, '')} {token.string.lstrip('# ')}".strip()
+        if token.type == tokenize.NAME and token.string in names and token.line.lstrip().startswith(f"{token.string}:"):
+            field, comments[token.string], above = token.string, above, []
+        elif token.type == tokenize.COMMENT:
+            (comments[field] if field else above).append(token.string.lstrip("# "))
         elif token.type == tokenize.NEWLINE:
             field = ""
-    return comments
+    return {name: " ".join(lines) for name, lines in comments.items()}
 
 
 def _names(parameter: Any, context: Any) -> str:
@@ -175,8 +188,14 @@ def plain_text_to_rst(app: Sphinx, what: str, name: str, obj: Any, options: Any,
         lines[i] = "".join(parts)
 
 
+def skip_tuple_fields(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out the fields of named tuples, whose docstring is only "Alias for field number 0"."""
+    return True if (getattr(obj, "__doc__", None) or "").startswith("Alias for field number") else None
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("commands", Commands)
     app.add_directive("settings", Settings)
+    app.connect("autodoc-skip-member", skip_tuple_fields)
     app.connect("autodoc-process-docstring", plain_text_to_rst, priority=400)  # before napoleon
     return {"parallel_read_safe": True}
