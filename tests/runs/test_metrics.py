@@ -1,4 +1,4 @@
-"""Metrics: whole over all pieces of a run, for programs and for people."""
+"""The metrics log is complete over all parts of a run."""
 
 import json
 

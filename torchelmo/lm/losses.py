@@ -1,4 +1,4 @@
-"""What training minimises: −½ (log p(→) + log p(←)) per token, one softmax for both directions."""
+"""The training objective: −½ (log p(→) + log p(←)) per token, with one softmax for both directions."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,7 +20,16 @@ def cross_entropy(
     words: Tensor | None = None,
     log_inclusion: Tensor | None = None,
 ) -> Tensor:
-    """(n, dim), (n_words, dim), (n_words,), (n,) -> a scalar. `words` (rising) are the alternatives to the targets."""
+    """Return the sum of −log p(target): (n, dim), (n_words, dim), (n_words,), (n,) -> a scalar.
+
+    Args:
+        hidden: The vectors that predict a word.
+        weight: The softmax weights.
+        bias: The softmax bias.
+        targets: The word that each vector should predict.
+        words: The words that compete with the targets, in ascending order; default: all words.
+        log_inclusion: For each of `words`, the log of the probability that it was drawn.
+    """
     total: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
         hidden, weight, bias, targets.contiguous(), words, log_inclusion, torch.is_grad_enabled()
     )
@@ -45,7 +54,7 @@ class _CrossEntropy(torch.autograd.Function):
             rows, offset = weight, bias
             if words is not None and log_inclusion is not None:
                 rows, offset = weight[words], bias[words] - log_inclusion.to(bias)
-            own = _Own(weight[targets], bias[targets], _find(targets, words))
+            own = _Targets(weight[targets], bias[targets], _find(targets, words))
             result = _run(hidden.to(weight), rows, offset, own, product, with_gradients)
         ctx.shape = weight.shape
         if with_gradients:
@@ -67,15 +76,15 @@ class _CrossEntropy(torch.autograd.Function):
         return (d_hidden * gradient).to(hidden.dtype), d_weight, d_bias, None, None, None, None
 
 
-class _Own(NamedTuple):
+class _Targets(NamedTuple):
     """The targets of n tokens."""
 
     rows: Tensor  # (n, dim)
     offset: Tensor  # (n,)
-    place: Tensor  # (n,) among the alternatives; −1 where the target is not one of them
+    place: Tensor  # (n,) index among the alternatives; −1 if the target is not one of them
 
-    def part(self, some: slice) -> "_Own":
-        return _Own(*(tensor[some] for tensor in self))
+    def part(self, some: slice) -> "_Targets":
+        return _Targets(*(tensor[some] for tensor in self))
 
 
 class _Result(NamedTuple):
@@ -87,9 +96,9 @@ class _Result(NamedTuple):
 
 
 def _run(
-    hidden: Tensor, rows: Tensor, offset: Tensor, own: _Own, product: torch.dtype, with_gradients: bool
+    hidden: Tensor, rows: Tensor, offset: Tensor, own: _Targets, product: torch.dtype, with_gradients: bool
 ) -> _Result:
-    """Each target against the alternatives `rows`; the products are taken in the type `product`."""
+    """Compare each target with the alternatives `rows`; matrix products are computed in the dtype `product`."""
 
     def multiply(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
         if product == out.dtype:
@@ -104,7 +113,7 @@ def _run(
         rows.new_empty(len(hidden)),
     )
     d_rows, size, n = torch.empty_like(rows), _tokens_at_once(len(rows)), len(rows)
-    # Rows that begin at multiples of 64 bytes: the product is half as fast again as on rows that do not.
+    # Rows start at multiples of 64 bytes, which makes the product 1.5 times as fast.
     space = rows.new_empty(min(size, len(hidden)), n + -n % 16)[:, :n]
     for start in range(0, len(hidden), size):
         some = slice(start, start + size)
@@ -114,13 +123,13 @@ def _run(
         scores[hits, mine.place[hits]] = -torch.inf  # the target is not its own alternative
         score = (h * mine.rows).sum(dim=1) + mine.offset
         top = torch.maximum(score, scores.amax(dim=1))
-        powers = scores.sub_(top.unsqueeze(1)).exp_()
-        power = (score - top).exp()
-        sums = powers.sum(dim=1) + power
+        exp_scores = scores.sub_(top.unsqueeze(1)).exp_()
+        exp_target = (score - top).exp()
+        sums = exp_scores.sum(dim=1) + exp_target
         result.total.add_((sums.log() + top - score).sum())
         if with_gradients:
-            shares = powers.div_(sums.unsqueeze(1))
-            result.d_own[some] = share = power / sums - 1.0
+            shares = exp_scores.div_(sums.unsqueeze(1))
+            result.d_own[some] = share = exp_target / sums - 1.0
             multiply(shares, rows, out=result.d_hidden[some]).addcmul_(share.unsqueeze(1), mine.rows)
             result.d_rows.add_(multiply(shares.T, h, out=d_rows))
             result.d_offset.add_(shares.sum(dim=0))
@@ -128,7 +137,7 @@ def _run(
 
 
 def _find(targets: Tensor, words: Tensor | None) -> Tensor:
-    """Where each target stands among the rising `words` (None: all there are), −1 where it does not."""
+    """Return the index of each target in the ascending `words` (None: all words), or −1."""
     if words is None:
         return targets
     place = torch.searchsorted(words, targets).clamp_max(len(words) - 1)
@@ -136,7 +145,7 @@ def _find(targets: Tensor, words: Tensor | None) -> Tensor:
 
 
 def _tokens_at_once(n_alternatives: int) -> int:
-    """Scores of about 8 MB stay in the cache; many words need more tokens for a fast product, up to 200 MB."""
+    """Return how many tokens to process at once: scores of about 8 MB fit the cache; at most 200 MB are used."""
     return max(1, min(max(_CACHED // n_alternatives, 512), _MOST // n_alternatives))
 
 
@@ -146,8 +155,8 @@ _CACHED, _MOST = 1 << 21, 50_000_000  # values
 class Negatives(NamedTuple):
     """Words that all tokens of a window share as alternatives to their targets."""
 
-    words: Tensor  # (n,) distinct, rising
-    log_inclusion: Tensor  # (n,) log of the probability to be drawn at all
+    words: Tensor  # (n,) distinct, ascending
+    log_inclusion: Tensor  # (n,) log of the probability of being drawn at least once
 
 
 class Sampler:
@@ -163,8 +172,8 @@ class Sampler:
         self._log_inclusion = torch.log(-torch.expm1(n_samples * torch.log1p(-share)))
 
     def draw(self, generator: torch.Generator) -> Negatives:
-        """The same generator state gives the same words: on every rank, and after a resumed run."""
-        if self.n_samples >= self.n_words:  # then all of them, which is the full softmax
+        """Draw the words of a window. The same generator state gives the same words on every rank."""
+        if self.n_samples >= self.n_words:  # all words: the full softmax
             words = torch.arange(self.n_words)
             return Negatives(words, torch.zeros(self.n_words))
         points = torch.rand(self.n_samples, dtype=torch.float64, generator=generator)
@@ -173,19 +182,22 @@ class Sampler:
 
 
 def sampled_loss(softmax: Softmax, hidden: Tensor, targets: Tensor, negatives: Negatives | None) -> Tensor:
-    """Only the rows of `touched_rows` get a gradient; it is dense all the same, as fused optimisers need it."""
+    """Return the mean of −log p(target) against the negatives. Only the rows of `touched_rows` get a gradient.
+
+    The gradient tensor is dense all the same, because fused optimizers need that.
+    """
     if negatives is None:
         raise InputError("sampled_loss: expected negatives, got None. Draw them with Sampler.draw.")
     return _total(softmax, hidden, targets, negatives) / max(1, len(targets))
 
 
 def full_loss(softmax: Softmax, hidden: Tensor, targets: Tensor, negatives: Negatives | None = None) -> Tensor:
-    """Exact, over all words."""
+    """Return the exact mean of −log p(target), over all words."""
     return _total(softmax, hidden, targets) / max(1, len(targets))
 
 
 def touched_rows(targets: Tensor, negatives: Negatives) -> Tensor:
-    """The rows of the softmax that `sampled_loss` gives a gradient, rising; all others have zero."""
+    """Return the rows of the softmax that get a gradient from `sampled_loss`, in ascending order."""
     rows: Tensor = torch.cat([targets, negatives.words.to(targets.device)]).unique()
     return rows
 
@@ -195,7 +207,7 @@ LOSSES: dict[str, Loss] = {"sampled": sampled_loss, "full": full_loss}
 
 
 def _total(softmax: Softmax, hidden: Tensor, targets: Tensor, negatives: Negatives | None = None) -> Tensor:
-    """The sum of −log p(target); against all words where no negatives are given."""
+    """Return the sum of −log p(target), against the negatives or, without negatives, against all words."""
     if hidden.dim() != 2 or targets.shape != hidden.shape[:1]:
         raise InputError(
             f"loss: expected hidden (n, dim) and targets (n,), got {tuple(hidden.shape)} and {tuple(targets.shape)}."
@@ -207,7 +219,7 @@ def _total(softmax: Softmax, hidden: Tensor, targets: Tensor, negatives: Negativ
 
 
 class Batch(NamedTuple):
-    """A window of the stream on the device of the model; None for a direction that the model lacks."""
+    """A window of the stream on the device of the model; None for a direction that the model does not have."""
 
     forward: Tensor | None  # (batch, unroll)
     forward_targets: Tensor | None
@@ -216,14 +228,17 @@ class Batch(NamedTuple):
     starts: Tensor  # (batch,): true for rows whose window starts with a new sentence
 
     def inputs(self) -> Tensor:
-        """(n,): those of both directions in a row."""
-        return _in_a_row(self.forward, self.backward)
+        """Return the inputs of both directions, flat: (n,)."""
+        return _flat(self.forward, self.backward)
 
     def targets(self) -> Tensor:
-        return _in_a_row(self.forward_targets, self.backward_targets)
+        """Return the targets of both directions, flat: (n,)."""
+        return _flat(self.forward_targets, self.backward_targets)
 
 
 class ObjectiveOutput(NamedTuple):
+    """The losses of a window and the state after it."""
+
     loss: Tensor  # the mean over the directions
     forward: Tensor | None  # −log p per token, detached
     backward: Tensor | None
@@ -231,7 +246,7 @@ class ObjectiveOutput(NamedTuple):
 
 
 class Objective(nn.Module):
-    """A module, so that DistributedDataParallel can stand around it."""
+    """The loss of a window as a module, so that DistributedDataParallel can wrap it."""
 
     def __init__(
         self,
@@ -244,8 +259,8 @@ class Objective(nn.Module):
     ) -> None:
         super().__init__()
         self.bilm, self.loss, self.dropout = bilm, loss, dropout
-        self.in_bfloat16 = bfloat16  # the products; sums and weights stay in float32
-        self.characters = characters  # not a buffer: it is data, and DistributedDataParallel need not send it
+        self.in_bfloat16 = bfloat16  # matrix products only; sums and weights stay in float32
+        self.characters = characters  # not a buffer, so that DistributedDataParallel does not send it
 
     def forward(self, batch: Batch, state: BiLMState, negatives: Negatives | None) -> ObjectiveOutput:
         with torch.autocast(state.hidden.device.type, torch.bfloat16, enabled=self.in_bfloat16):
@@ -271,5 +286,5 @@ class Objective(nn.Module):
         return ObjectiveOutput(mean, seen.get("forward"), seen.get("backward"), carried)
 
 
-def _in_a_row(*parts: Tensor | None) -> Tensor:
+def _flat(*parts: Tensor | None) -> Tensor:
     return torch.cat([part.flatten() for part in parts if part is not None])

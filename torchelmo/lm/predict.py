@@ -1,6 +1,7 @@
-"""Substitutes: the words that both directions expect at a place, whatever stands there.
+"""Use a biLM as a language model: perplexity of text, surprisal of tokens, substitutes for words.
 
-p(w) ∝ p(w | what stands before) · p(w | what stands after)
+All of them use the exact softmax. A token outside the vocabulary is scored as `<UNK>`. Substitutes multiply the two
+directions: p(w) ∝ p(w | words before) · p(w | words after).
 """
 
 import math
@@ -23,18 +24,18 @@ from torchelmo.text.vocabulary import BEGIN, END, UNKNOWN, Vocabulary
 Sentence: TypeAlias = Sequence[str]
 State: TypeAlias = Literal["reset", "carry"]
 T = TypeVar("T")
-_LOGITS = 1 << 23  # at most so many at once: 32 MB
+_LOGITS = 1 << 23  # logits at once: 32 MB
 
 
 class Contexts(NamedTuple):
-    """For a sentence of n tokens; a direction that the model lacks is None."""
+    """The vectors from which a sentence of n tokens is predicted; None for a direction that the model does not have."""
 
     forward: Tensor | None  # (n + 1, projection_dim): row k − 1 expects w_k, row n expects </S>
     backward: Tensor | None  # (n + 1, projection_dim): row 0 expects <S>, row k expects w_k
 
 
 class Scores(NamedTuple):
-    """The log-probability of every target of a sentence, in the order of its contexts."""
+    """The log-probability of every target of a sentence, in the order of the rows of `Contexts`."""
 
     tokens: Sentence
     known: npt.NDArray[np.bool_]  # (n,): whether the vocabulary has the token; if not, it was scored as <UNK>
@@ -45,10 +46,14 @@ class Scores(NamedTuple):
 def contexts(
     bilm: BiLM, sentences: Iterable[Sentence], *, state: State = "reset", batch_tokens: int = 2048
 ) -> Iterator[tuple[Sentence, Contexts]]:
-    """Every sentence that has a token, in order, and its contexts; sentences are read as they are needed.
+    """Yield every sentence with its contexts, in order. Sentences are read as they are needed.
 
-    `state="reset"` starts every sentence from zero, so that it depends on itself alone. `state="carry"` reads
-    one running text, as training does: each direction goes on from where the sentence before ended.
+    Args:
+        bilm: A model with a softmax.
+        sentences: Sentences, each a list of tokens; empty ones are skipped.
+        state: "reset" starts every sentence from zero state, so it depends on itself alone. "carry" reads one running
+            text, as training does: each direction continues from the end of the previous sentence.
+        batch_tokens: About how many tokens to process at once.
     """
     runs = {"reset": _from_zero, "carry": _running}
     if state not in runs:
@@ -57,7 +62,11 @@ def contexts(
 
 
 def language_model(bilm: BiLM) -> tuple[Softmax, Vocabulary]:
-    """The softmax and its words; an error that says what to do for models without."""
+    """Return the softmax of a model and its words.
+
+    Raises:
+        InputError: The model has no softmax, or no vocabulary.
+    """
     if bilm.softmax is None:
         raise InputError(
             f"{bilm.source}: expected a model with a softmax over words, but this one has only the layers. "
@@ -74,7 +83,7 @@ def language_model(bilm: BiLM) -> tuple[Softmax, Vocabulary]:
 def scores(
     bilm: BiLM, sentences: Iterable[Sentence], *, state: State = "reset", batch_tokens: int = 2048
 ) -> Iterator[Scores]:
-    """Log-probabilities by the exact softmax for every sentence that has a token, in order."""
+    """Yield the log-probabilities of every sentence, in order. The arguments are those of `contexts`."""
     softmax, vocabulary = language_model(bilm)
     rows = max(1, min(batch_tokens, _LOGITS // bilm.config.softmax_words))
     found = contexts(bilm, sentences, state=state, batch_tokens=batch_tokens)
@@ -125,13 +134,13 @@ def _from_zero(bilm: BiLM, sentences: Iterator[Sentence], batch_tokens: int) -> 
 
 
 def _running(bilm: BiLM, sentences: Iterator[Sentence], batch_tokens: int) -> Iterator[tuple[Sentence, Contexts]]:
-    """As the batch stream reads: the forward LSTM never reads </S>, the backward one never <S>."""
+    """Read as in training: the forward LSTM never reads </S>, the backward LSTM never reads <S>."""
     forward_state = backward_state = None
     for window in _by_tokens(sentences, lambda sentence: len(sentence) + 1, batch_tokens):
         with torch.no_grad():
             text = list(chain.from_iterable([BEGIN, *sentence] for sentence in window))
             ahead = bilm(token_ids(bilm, [text]), forward_state, boundaries=False)
-            # The backward LSTM reads a row from its end, so the first sentence stands last.
+            # The backward LSTM reads a row from its end, so the first sentence comes last.
             text = list(chain.from_iterable([*sentence, END] for sentence in reversed(window)))
             back = bilm(token_ids(bilm, [text]), backward_state, boundaries=False)
         forward_state, backward_state = ahead.state, back.state
@@ -149,7 +158,7 @@ def _running(bilm: BiLM, sentences: Iterator[Sentence], batch_tokens: int) -> It
 
 
 def _by_tokens(items: Iterable[T], size_of: Callable[[T], int], size: int) -> Iterator[list[T]]:
-    """Lists of consecutive items, each just large enough to have `size` in sum."""
+    """Yield lists of consecutive items with sizes that sum to at least `size`."""
     window: list[T] = []
     total = 0
     for item in items:
@@ -163,25 +172,28 @@ def _by_tokens(items: Iterable[T], size_of: Callable[[T], int], size: int) -> It
 
 
 def _directions(bilm: BiLM, top: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """A layer (tokens, dim) -> its forward and backward part."""
+    """Split a layer, (tokens, dim), into its forward and backward part."""
     halves = dict(zip(bilm.config.directions, top.split(bilm.config.projection_dim, dim=-1)))
     return halves.get("forward"), halves.get("backward")
 
 
 class Perplexity(NamedTuple):
-    forward: float | None  # None for a direction that the model lacks
+    """The perplexity of a text."""
+
+    forward: float | None  # None for a direction that the model does not have
     backward: float | None
     average: float  # the mean of the two perplexities, as published figures are
     n_tokens: int  # without the marks
     n_sentences: int
-    oov_rate: float  # share of the tokens that the vocabulary lacks
+    oov_rate: float  # share of the tokens that are outside the vocabulary
 
     @property
     def n_targets(self) -> int:
+        """The number of targets: all tokens and sentence ends."""
         return self.n_tokens + self.n_sentences
 
     def loss(self, direction: str) -> float:
-        """The sum of −log p over the targets of a direction that the model has: what adds up over texts."""
+        """Return the sum of −log p over the targets of a direction; sums of several texts can be added."""
         return math.log(getattr(self, direction)) * self.n_targets
 
 
@@ -193,10 +205,25 @@ def perplexity(
     batch_tokens: int = 2048,
     progress: Callable[[int], object] | None = None,
 ) -> Perplexity:
-    """Token-weighted over all sentences, each from zero; `state="carry"` reads them as one running text.
+    """Return the perplexity of sentences, over all their tokens and sentence ends.
 
-    The batch size and the order of the sentences do not change the result of `state="reset"`. `progress` is
-    called with the number of tokens just done.
+    Args:
+        bilm: A model with a softmax.
+        sentences: Sentences, each a list of tokens; empty ones are skipped.
+        state: "reset" starts every sentence from zero state, so it depends on itself alone. "carry" reads one running
+            text, as training does: each direction continues from the end of the previous sentence.
+        batch_tokens: About how many tokens to process at once.
+        progress: Called with the number of tokens that were just processed.
+
+    Returns:
+        The perplexity of each direction, and their average.
+
+    Raises:
+        InputError: The model has no softmax, or there is no token.
+
+    >>> import torchelmo
+    >>> perplexity(torchelmo.load(), [["I", "took", "a", "bow", "."]]).n_tokens
+    5
     """
     losses = dict.fromkeys(bilm.config.directions, 0.0)
     n_tokens = n_sentences = n_known = 0
@@ -216,7 +243,7 @@ def perplexity(
 
 
 def combine(results: Sequence[Perplexity]) -> Perplexity:
-    """Of several texts together, as if they had been measured as one."""
+    """Return the perplexity of several texts together, as if they had been measured as one."""
     tokens, sentences = (sum(getattr(one, name) for one in results) for name in ("n_tokens", "n_sentences"))
     each = {}
     for direction in ("forward", "backward"):
@@ -232,20 +259,39 @@ def _exp(loss: float) -> float:
 
 
 class Surprisal(NamedTuple):
-    """Bits for each of the n tokens of a sentence; None for a direction that the model lacks."""
+    """The bits of each of the n tokens of a sentence; None for a direction that the model does not have."""
 
     tokens: Sentence
     forward: npt.NDArray[np.float64] | None  # (n,): given the tokens before it
     backward: npt.NDArray[np.float64] | None  # (n,): given the tokens after it
-    in_vocabulary: npt.NDArray[np.bool_]  # (n,): where false, the bits are those of <UNK>
+    in_vocabulary: npt.NDArray[np.bool_]  # (n,): if false, the bits are those of <UNK>
 
 
 def surprisal(
     bilm: BiLM, sentences: Iterable[Sentence], *, state: State = "reset", batch_tokens: int = 2048
 ) -> Iterator[Surprisal]:
-    """One result for every sentence that has a token, in order; sentences are read as they are needed."""
+    """Yield the surprisal −log₂ p of every token, sentence by sentence. Sentences are read as they are needed.
+
+    Args:
+        bilm: A model with a softmax.
+        sentences: Sentences, each a list of tokens; empty ones are skipped.
+        state: "reset" starts every sentence from zero state, so it depends on itself alone. "carry" reads one running
+            text, as training does: each direction continues from the end of the previous sentence.
+        batch_tokens: About how many tokens to process at once.
+
+    Yields:
+        One result for every sentence that has a token, in order.
+
+    Raises:
+        InputError: The model has no softmax.
+
+    >>> import torchelmo
+    >>> [found] = surprisal(torchelmo.load(), [["I", "took", "a", "bow", "."]])
+    >>> found.forward.shape
+    (5,)
+    """
     for found in scores(bilm, sentences, state=state, batch_tokens=batch_tokens):
-        # What closes a sentence is not one of its tokens: </S> stands last forward, <S> first backward.
+        # The sentence end is not a token: </S> is last in the forward direction, <S> first in the backward one.
         yield Surprisal(found.tokens, _bits(found.forward, 0), _bits(found.backward, 1), found.known)
 
 
@@ -257,14 +303,34 @@ def _bits(log_p: Tensor | None, first: int) -> npt.NDArray[np.float64] | None:
 
 
 class Substitute(NamedTuple):
+    """A word that could appear at a position."""
+
     word: str
-    probability: float  # over the words of the vocabulary, the marks left out
+    probability: float  # over the words of the vocabulary, without the marks
 
 
 def substitutes(
     bilm: BiLM, sentence: Sentence, positions: Sequence[int] | None = None, *, top: int = 10
 ) -> list[list[Substitute]]:
-    """For each of the `positions` (counted from 0; else all), the `top` likeliest words, likeliest first."""
+    """Return the words that both directions expect at positions of a sentence.
+
+    Args:
+        bilm: A model with a softmax.
+        sentence: A list of tokens.
+        positions: Positions, counted from 0; default: all.
+        top: How many words to return for each position.
+
+    Returns:
+        For each position, the most probable words, the most probable first.
+
+    Raises:
+        InputError: The model has no softmax, or a position is outside the sentence.
+
+    >>> import torchelmo
+    >>> [found] = substitutes(torchelmo.load(), ["I", "took", "a", "bow", "."], [4], top=1)
+    >>> found[0].word
+    '.'
+    """
     softmax, vocabulary = language_model(bilm)
     if top < 1:
         raise ConfigError(f"top: expected at least 1, got {top}.")

@@ -1,8 +1,8 @@
-"""The endless text that training reads: every row of a batch is one running text, `unroll` tokens at a time.
+"""The endless stream of windows that training reads. Every row of a batch is one running text.
 
-Sentences are shuffled anew each epoch and wait in one queue; a row that has read its sentence takes the next
-one, the rows in their order. So nothing is padded, and over an epoch every sentence is read once. A sentence
-of n tokens is n + 1 steps:
+Sentences are shuffled in every epoch and put into one queue. A row that has reached the end of its sentence takes the
+next one from the queue, in the order of the rows. So nothing is padded, and every sentence is read once per epoch. A
+sentence of n tokens is n + 1 steps:
 
     forward   reads <S> w_1 … w_n    and expects w_1 … w_n </S>
     backward  reads </S> w_n … w_1   and expects w_n … w_1 <S>
@@ -20,6 +20,8 @@ from torchelmo.lm.corpus import BEGIN_ID, END_ID, Corpus, Ids
 
 
 class Window(NamedTuple):
+    """The inputs and targets of one step."""
+
     forward: Ids  # (batch, unroll): the word-type ids that the forward LSTM reads
     forward_targets: Ids  # (batch, unroll): for each, the softmax id of the token after it
     backward: Ids  # the same sentences, each from its end
@@ -40,9 +42,23 @@ class _Position(Config):
 
 
 class Stream:
-    """The rows of one rank: rank r has rows r·batch_size … (r + 1)·batch_size − 1 of the whole batch.
+    """The windows of one rank: rank r reads rows r·batch_size … (r + 1)·batch_size − 1 of the whole batch.
 
-    All ranks know the whole queue: two ranks with a batch of b read what one reads with a batch of 2b.
+    All ranks hold the whole queue: two ranks with b rows each read the same text as one rank with 2b rows.
+
+    Args:
+        corpus: The prepared text.
+        batch_size: The number of rows of this rank.
+        unroll: The number of tokens per row in a window.
+        seed: Determines the order of the sentences.
+        rank: The rank of this process.
+        n_ranks: The number of processes.
+
+    >>> from torchelmo.lm.corpus import write_corpus
+    >>> import tempfile
+    >>> corpus = write_corpus(tempfile.mkdtemp() + "/data", [["a", "bow"]])
+    >>> next(iter(Stream(corpus, batch_size=1, unroll=3, seed=1))).forward.tolist()  # <S> a bow
+    [[0, 3, 4]]
     """
 
     def __init__(
@@ -59,44 +75,48 @@ class Stream:
         self._steps = np.diff(corpus.offsets) + 1  # of each sentence
         self._head = 0  # the next sentence of the queue
         self._start(epoch=0, skip=0, again=[])
-        # What each row reads: a sentence, and how many of its steps are done. No row has one yet.
+        # The sentence of each row, and how many of its steps are done: at first all, so each row takes a new one.
         self._sentence = np.zeros(self.n_rows, dtype=np.int64)
         self._done = np.full(self.n_rows, self._steps[0])
 
     @property
     def tokens_per_window(self) -> int:
-        """Steps of one direction in a window, over all ranks."""
+        """The number of steps of one direction in a window, over all ranks."""
         return self.n_rows * self.unroll
 
     @property
     def windows_per_epoch(self) -> int:
+        """The number of windows after which the text has been read once, rounded."""
         return max(1, round(int(self._steps.sum()) / self.tokens_per_window))
 
     @property
     def epoch(self) -> float:
-        """How many times the text was handed out: 1.5 is half-way through the second time."""
+        """How many times the text has been read; 1.5 is half-way through the second time."""
         epoch, taken, _ = self._taken()
         return epoch + taken / self.corpus.n_sentences
 
     @property
     def position(self) -> dict[str, Any]:
-        """Where all ranks together are, ready for JSON; the same on every rank."""
+        """The position of all ranks together as plain data; the same on every rank."""
         epoch, taken, again = self._taken()
         return {
             "seed": self.seed,
             "n_sentences": self.corpus.n_sentences,
             "epoch": epoch,
-            "taken": taken,  # sentences of this epoch that are out of the queue
-            "again": again,  # sentences that a stopped row left unfinished: they come before the queue
+            "taken": taken,  # sentences of this epoch that have left the queue
+            "again": again,  # sentences to read again before the queue, because their row was removed
             "sentence": self._sentence.tolist(),
             "done": self._done.tolist(),
         }
 
     def seek(self, position: dict[str, Any]) -> None:
-        """Go on at `position`: exactly, if the whole batch has as many rows as when it was taken.
+        """Continue at a position. This is exact if the whole batch has the same number of rows as before.
 
-        With more rows, the new ones begin with the next sentences. With fewer, the first rows go on, and the
-        sentences that the others had not finished are read from their beginning first: none is lost.
+        With more rows, the new rows take the next sentences. With fewer rows, the unfinished sentences of the removed
+        rows are read again from their start, so no sentence is lost.
+
+        Raises:
+            InputError: The position belongs to another text or seed, or is damaged.
         """
         found = build_config(_Position, position, where="position of the stream")
         n = self.corpus.n_sentences
@@ -122,12 +142,12 @@ class Stream:
             yield self._next()
 
     def _next(self) -> Window:
-        # A sentence has at least one step, so that a row takes at most `unroll` of them.
+        # A sentence has at least one step, so a row takes at most `unroll` sentences.
         if len(self._order) - self._head < self.tokens_per_window:
             self._refill()
         left = self._steps[self._sentence] - self._done
         heads = self._hand_out(np.maximum(self.unroll - left, 0))
-        # Every piece of a sentence in the window: the rest of each row's old one, then its new ones.
+        # All pieces of sentences in the window: for each row, the rest of its old sentence, then new sentences.
         n_new = np.diff(heads)
         rows = np.arange(self.n_rows)
         row = np.concatenate([rows, np.repeat(rows, n_new)])
@@ -135,7 +155,7 @@ class Stream:
         done = np.concatenate([self._done, np.zeros(heads[-1] - heads[0], dtype=np.int64)])
         by_row = np.argsort(row, kind="stable")
         row, sentence, done = row[by_row], sentence[by_row], done[by_row]
-        # The last piece of a row is cut where its window ends; it is what the row goes on with.
+        # The last piece of a row ends with the window; the row continues with its rest.
         last = np.cumsum(n_new + 1) - 1
         length = self._steps[sentence] - done
         before = np.cumsum(length) - length
@@ -146,7 +166,7 @@ class Stream:
         return self._window(sentence[mine], done[mine], length[mine])
 
     def _hand_out(self, need: Ids) -> Ids:
-        """(n_rows + 1,): row r takes heads[r] … heads[r + 1] − 1 of the queue, for `need[r]` steps."""
+        """Take sentences for `need[r]` steps of each row r: heads[r] … heads[r + 1] − 1 of the queue; (n_rows + 1,)."""
         heads = np.empty(self.n_rows + 1, dtype=np.int64)
         heads[0] = head = self._head
         ends = self._ends
@@ -158,7 +178,7 @@ class Stream:
         return heads
 
     def _window(self, sentence: Ids, done: Ids, length: Ids) -> Window:
-        """Steps done … done + length − 1 of each sentence, side by side in both directions."""
+        """Return steps done … done + length − 1 of each sentence, in both directions."""
         step = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length - done, length)
         begin = np.repeat(self.corpus.offsets[sentence], length)
         last = np.repeat(self._steps[sentence] - 1, length)
@@ -186,7 +206,7 @@ class Stream:
         self._index_queue()
 
     def _refill(self) -> None:
-        """Drop what was handed out, and add epochs until the queue holds enough for a window."""
+        """Remove the sentences that were taken, and add epochs until the queue is long enough for a window."""
         epoch, taken, again = self._taken()
         parts = [self._order[self._head :]]
         missing = self.tokens_per_window - len(parts[0])
@@ -205,7 +225,7 @@ class Stream:
         return np.random.default_rng([self.seed, epoch]).permutation(self.corpus.n_sentences)
 
     def _taken(self) -> tuple[int, int, list[int]]:
-        """The epoch, how many of its sentences are out of the queue, and those to be read again first."""
+        """Return the epoch, how many of its sentences have left the queue, and the sentences to read again first."""
         again = self._order[self._head : self._n_again].tolist()
         epoch, taken = divmod(self._first + max(self._head - self._n_again, 0), self.corpus.n_sentences)
         return epoch, taken, again

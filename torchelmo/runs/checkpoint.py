@@ -238,7 +238,7 @@ def _advice(folder: Path) -> str:
 
 @contextlib.contextmanager
 def _as_weights_error(folder: Path) -> Iterator[None]:
-    """Raise errors of a damaged card as a WeightsError that says what to do."""
+    """Raise errors of a damaged card as a WeightsError with advice."""
     try:
         yield
     except WeightsError:

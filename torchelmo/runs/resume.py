@@ -44,14 +44,14 @@ class RunFolder:
     Args:
         out: The folder.
         kind: The kind of run, such as "pretrain" or "task".
-        owned: Glob patterns of all files that such a run writes, relative to `out`, checkpoints not included.
+        owned: Glob patterns of all files that a run of this kind writes, relative to `out`, checkpoints not included.
         resume: Resume from the last checkpoint, if there is one.
         overwrite: Replace an older run.
         writes: False on all ranks except the first: the folder is checked, but neither created nor locked.
 
     Attributes:
         checkpoint: The checkpoint to resume from; None for a run that starts at the beginning.
-        details: What the older run stored with `mark`; empty if there is none.
+        details: The details that the older run stored with `mark`; empty if there are none.
 
     Raises:
         ConfigError: Both `resume` and `overwrite` are given.
@@ -201,7 +201,7 @@ def check_inputs(
         out: The folder of the run, for the error message.
         before: A hash of each input, by the setting that names it.
         now: The same for this call.
-        paths: What each setting is, for the error message.
+        paths: The value of each setting, for the error message.
 
     Raises:
         ConfigError: An input has changed. The message names it.
