@@ -99,7 +99,7 @@ def test_a_single_string_is_not_a_text(elmo):
         compare(elmo, "bow", "I took a bow")
 
 
-@pytest.mark.parametrize("wrong", [None, 7, [1, 2], "bad \ud800 text"])
+@pytest.mark.parametrize("wrong", [None, 7, [1, 2]])
 def test_a_sentence_that_is_neither_text_nor_tokens_is_refused(elmo, wrong):
     with pytest.raises(InputError, match=mentions("Sentence 1")):
         neighbours(elmo, QUERY, 3, [TEXT[0], wrong])
