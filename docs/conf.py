@@ -28,8 +28,6 @@ suppress_warnings = [
 # Markdown
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 4  # links such as speed.md#memory work here as they do on GitHub
-# Files of the repository that pages link to but that are not pages themselves.
-myst_url_schemes = {"http": None, "https": None, "mailto": None}
 
 # API reference from docstrings. Docstrings mark code with single backticks.
 default_role = "code"

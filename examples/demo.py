@@ -1,4 +1,4 @@
-"""What a biLM does with a word in different sentences, how fast it is, and that nothing depends on chance.
+"""Show what a biLM does with a word in different sentences, how fast it is, and that its results are reproducible.
 
 python examples/demo.py
 """
@@ -59,7 +59,7 @@ def show_model(bilm: BiLM) -> None:
     n_parameters = sum(parameter.numel() for parameter in bilm.parameters())
     console.rule("[bold]torchelmo: text → characters → token vectors → biLM layers → mix")
     console.print(
-        f"The English biLM of the package: {n_parameters / 1e6:.1f} M parameters, {config.n_layers} layers "
+        f"The English biLM in the package: {n_parameters / 1e6:.1f} M parameters, {config.n_layers} layers "
         f"of {config.cell_dim} cells, projected to {config.projection_dim}, in {len(config.directions)} directions."
     )
 
@@ -68,13 +68,13 @@ def show_shape(vectors: npt.NDArray[np.float32]) -> None:
     n_layers, n_tokens, dim = vectors.shape
     console.print(
         f"“{SENTENCES[0]}” becomes {n_layers} layers × {n_tokens} tokens × {dim} numbers: "
-        "the token layer, which sees a word alone, and two that see its sentence.\n"
+        "the token layer, which depends on the word alone, and two layers that depend on the sentence.\n"
     )
 
 
 def show_words_in_context(elmo: Elmo) -> None:
-    """The token layer is a static vector: it knows the spelling only. The layers above see the sentence."""
-    title = "How near does a word of one sentence stand to itself in others? (cosine)"
+    """Compare the cosines of words with the same sense and with another sense, for every layer."""
+    title = "Cosine of a word in one sentence and in others"
     table = Table(title=title, title_justify="left")
     table.add_column("word", style="bold cyan")
     table.add_column("in a sentence")
@@ -112,12 +112,12 @@ def show_speed(elmo: Elmo, n_sentences: int = 100) -> None:
 
 
 def show_checks(elmo: Elmo, vectors: list[npt.NDArray[np.float32]]) -> None:
-    table = Table(title="Nothing depends on chance", title_justify="left")
+    table = Table(title="Results are reproducible", title_justify="left")
     table.add_column("the same sentences …")
     table.add_column("largest difference", justify="right")
     for name, difference in (
-        ("once more, after all the above", distance(vectors, elmo.embed(SENTENCES))),
-        ("each in a batch of its own", distance(vectors, elmo.embed(SENTENCES, batch_tokens=1))),
+        ("embedded again", distance(vectors, elmo.embed(SENTENCES))),
+        ("each in a separate batch", distance(vectors, elmo.embed(SENTENCES, batch_tokens=1))),
         ("through official files and back", distance(vectors, through_official_files(elmo))),
     ):
         table.add_row(name, "0" if difference == 0 else f"{difference:.0e}")

@@ -29,7 +29,7 @@ def main() -> None:
     sentences = [tokens for line in text.splitlines() for tokens in tokenizer.sentences(line)]
     n_rows = 0
     with out.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)  # quotes words such as " by itself
+        writer = csv.writer(file)  # quotes tokens such as "
         writer.writerow(["sentence", "position", "word", "forward", "backward", "length", "rank"])
         for number, result in enumerate(surprisal(bilm, sentences)):
             assert result.forward is not None

@@ -1,4 +1,4 @@
-"""Print a small text with a simple grammar, one tokenised sentence per line: for experiments/pretrain/tiny.toml."""
+"""Print a small text with a simple grammar, one tokenized sentence per line, for experiments/pretrain/tiny.toml."""
 
 import random
 

@@ -131,7 +131,7 @@ def train(config: TaskConfig, *, resume: bool = False, overwrite: bool = False, 
 def train_seeds(
     config: TaskConfig, n_seeds: int, *, resume: bool = False, overwrite: bool = False, stop: Stop | None = None
 ) -> SeedsOutcome:
-    """Train the same configuration with the seeds `config.seed`, `config.seed + 1`, …
+    """Train the same configuration with the seeds `config.seed`, `config.seed + 1` and so on.
 
     Args:
         config: The settings. Each run is written to out/seed-N, or to `out` if there is only one seed.

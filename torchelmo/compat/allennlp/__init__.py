@@ -1,6 +1,6 @@
 """AllenNLP's ELMo: the same signatures, shapes, dictionary keys, parameter names and results.
 
-Code that was written for AllenNLP runs by changing one import. docs/allennlp.md lists the differences.
+Code that was written for AllenNLP runs by changing one import. docs/how-to/move-from-allennlp.md lists the differences.
 """
 
 from torchelmo.compat.allennlp.bilm import ElmoBiLm
