@@ -49,7 +49,7 @@ def original_files(tmp_path_factory):
     options, weights = tiny._replace(arrays={}).write(folder)
     rng = np.random.default_rng(0)
     with h5py.File(weights, "w") as file, torch.device("meta"):
-        for dataset in torchelmo.formats.official.official_layout(BiLMConfig()):
+        for dataset in torchelmo.formats.layout.official_layout(BiLMConfig()):
             scale = np.float32(1.0 / np.sqrt(dataset.shape[-2] if len(dataset.shape) > 1 else 100))
             file[dataset.name] = rng.random(dataset.shape, dtype=np.float32) * scale - scale / 2
     yield options, weights

@@ -89,6 +89,7 @@ def test_a_missing_dataset(name, official, load):
 
 
 def test_a_missing_direction(official, load):
+    official.options["bidirectional"] = True
     for name in [name for name in official.arrays if name.startswith("RNN_1")]:
         del official.arrays[name]
     with pytest.raises(WeightsError, match=mentions("'RNN_1/", "W_0'", "options.json")):

@@ -129,7 +129,7 @@ def largest_difference(one: BiLM, other: BiLM) -> float:
 def model_files(folder: Path) -> list[Path]:
     """Return the files of a model in a folder, in either form."""
     named = [folder / name for name in (*FILES["folder"], "vocab.txt")]
-    return [path for path in named if path.exists()] + [*folder.glob("*options.json"), *folder.glob("*.hdf5")]
+    return [path for path in named if path.exists()] + [*folder.glob("*options*.json"), *folder.glob("*.hdf5")]
 
 
 def _sample(bilm: BiLM) -> Tensor:

@@ -1,4 +1,4 @@
-"""Read untrusted HDF5 files: validate names and shapes before allocating, reject links."""
+"""Read untrusted HDF5 files: validate names and shapes before allocating, reject links, recognize failed downloads."""
 
 import contextlib
 from collections.abc import Iterator
@@ -22,6 +22,7 @@ def open_hdf5(path: Path) -> Any:
     import h5py
 
     require_file(path, "an official weights.hdf5")
+    check_download(path)
     try:
         return h5py.File(path, "r")
     except OSError as error:
@@ -29,6 +30,27 @@ def open_hdf5(path: Path) -> Any:
             f"{path}: expected an HDF5 file, but it is damaged, cut short or of another kind ({error}). "
             "Download or copy it again."
         ) from error
+
+
+def check_download(path: Path) -> None:
+    """Raise a WeightsError if a file is what failed downloads leave: a Git LFS pointer or an HTML page."""
+    if not path.is_file():
+        return  # the reader of the file reports that
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(512).lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    except OSError:
+        return
+    if start.startswith(b"version https://git-lfs"):
+        raise WeightsError(
+            f"{path}: expected the file of a model, found a Git LFS pointer to it. "
+            "Run `git lfs pull` in its repository."
+        )
+    if start.startswith((b"<!doctype html", b"<html", b"<?xml")):
+        raise WeightsError(
+            f"{path}: expected the file of a model, found an HTML or XML page, such as the error page of a server. "
+            "Download the file again."
+        )
 
 
 def list_datasets(file: Any, path: Path) -> Datasets:

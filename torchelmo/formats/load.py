@@ -8,6 +8,7 @@ import torch
 from torchelmo.bilm.folder import read_card, read_weights
 from torchelmo.bilm.model import BiLM
 from torchelmo.errors import MissingFileError
+from torchelmo.formats.hdf5 import check_download, open_hdf5
 from torchelmo.formats.official import load_official
 from torchelmo.runtime import release_freed_memory
 
@@ -20,9 +21,10 @@ def load(model: str | Path | None = None) -> BiLM:
     """Load a biLM.
 
     Args:
-        model: A model folder, a folder with official files (one *options.json and one *.hdf5), or the name of a model
-            in the package. Default: the English model in the package. For a folder with the name of a model in the
-            package, write "./english-small".
+        model: A model folder, a folder with official files (options.json + weights.hdf5 under any of their usual names,
+            and the softmax in a second *softmax*.hdf5 if there is one), or the name of a model in the package. Default:
+            the English model in the package. For a folder with the name of a model in the package, write
+            "./english-small".
 
     Returns:
         The model, in float32 on the CPU.
@@ -40,8 +42,35 @@ def load(model: str | Path | None = None) -> BiLM:
     folder = find_model(model)
     if (folder / "config.json").exists():
         return load_folder(folder)
-    # Released files are called elmo_…_options.json and elmo_…_weights.hdf5.
-    return load_official(_only(folder, "*options.json"), _only(folder, "*.hdf5"))
+    return load_official_folder(folder)
+
+
+def load_official_folder(folder: Path) -> BiLM:
+    """Load the official files of a folder, under any of their usual names."""
+    # Released files are called elmo_…_options.json, elmo_…_weights.hdf5 and elmo_…_softmax_weights.hdf5.
+    options = find_options(folder)
+    files = sorted(path for pattern in ("*.hdf5", "*.h5") for path in folder.glob(pattern))
+    softmax = [path for path in files if "softmax" in path.name]
+    weights = [path for path in files if path not in softmax] or softmax
+    if len(weights) > 1:  # there may also be vectors that bilm-tf or torchelmo wrote
+        weights = [path for path in weights if _holds_lstms(path)]
+    if len(weights) != 1:
+        raise _not_one_file(folder, "*.hdf5 with the weights", weights or files)
+    if weights == softmax:
+        softmax = []
+    if len(softmax) > 1:
+        raise _not_one_file(folder, "*softmax*.hdf5", softmax)
+    return load_official(options, weights[0], softmax=softmax[0] if softmax else None)
+
+
+def find_options(folder: Path) -> Path:
+    """Return the options.json of a folder of official files; it may have a longer name."""
+    found = sorted(folder.glob("*options*.json"))
+    if len(found) > 1:
+        found = [path for path in found if path.name == "options.json"] or found
+    if len(found) != 1:
+        raise _not_one_file(folder, "*options.json", found)
+    return found[0]
 
 
 def find_model(model: str | Path | None = None) -> Path:
@@ -69,7 +98,7 @@ def find_model(model: str | Path | None = None) -> Path:
         raise MissingFileError(
             f"{folder}: expected a model folder, or the name of a model in the package ({known}); found no such folder."
         )
-    if (folder / "config.json").exists() or any(folder.glob("*options.json")):
+    if (folder / "config.json").exists() or any(folder.glob("*options*.json")):
         return folder
     raise MissingFileError(
         f"{folder}: expected a model folder with config.json + model.safetensors, or official files: options.json + "
@@ -91,6 +120,7 @@ def load_folder(folder: str | Path) -> BiLM:
         MissingFileError: A file is missing.
         WeightsError: model.safetensors is damaged or does not match config.json.
     """
+    check_download(Path(folder) / "model.safetensors")
     with torch.device("meta"):  # nothing is allocated before the file is known to have these shapes
         bilm = build_folder(folder)
     shapes = {name: tuple(tensor.shape) for name, tensor in bilm.own_tensors().items()}
@@ -108,9 +138,11 @@ def build_folder(folder: str | Path) -> BiLM:
     return bilm
 
 
-def _only(folder: Path, pattern: str) -> Path:
-    found = sorted(folder.glob(pattern))
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
-        raise MissingFileError(f"{folder}: expected one {pattern} in a folder of official files, found {names}.")
-    return found[0]
+def _holds_lstms(path: Path) -> bool:
+    with open_hdf5(path) as file:
+        return any(name in file for name in ("RNN_0", "RNN", "rnn"))
+
+
+def _not_one_file(folder: Path, expected: str, found: list[Path]) -> MissingFileError:
+    names = ", ".join(path.name for path in found) or "none"
+    return MissingFileError(f"{folder}: expected one {expected} in a folder of official files, found {names}.")
