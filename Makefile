@@ -20,7 +20,7 @@ NUMERIC := $(wildcard tests/bilm tests/test_elmo.py tests/test_embed*.py tests/t
 	tests/lm/test_predict.py tests/compat tests/tasks/layers)
 KERNELS := own ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=SSE41 ONEDNN_MAX_CPU_ISA=AVX2
 
-.PHONY: help demo quick test test-kernels docs lint types pytest format clean
+.PHONY: help demo quick test test-kernels fuzz kills docs lint types pytest format clean
 .DELETE_ON_ERROR:
 
 help:  ## list these targets
@@ -40,6 +40,15 @@ test-kernels: $(INSTALLED)  ## the numeric tests with other CPU kernels and thre
 		env $$(test $$kernels = own || echo $$kernels) OMP_NUM_THREADS=$$threads MKL_NUM_THREADS=$$threads \
 			$(BIN)/python -m pytest --no-cov -q $(NUMERIC) $(ARGS) || failed="$$failed $$kernels/$$threads"; \
 	done; done; test -z "$$failed" || { echo "failed with:$$failed" >&2; exit 1; }
+
+MINUTES ?= 10
+KILLS ?= 20
+
+fuzz: $(INSTALLED)  ## damaged files of every kind for MINUTES=10; prints a table
+	cd tests && $(THREADS) PYTHONPATH=.. ../$(BIN)/python -m fuzz --minutes $(MINUTES)
+
+kills: $(INSTALLED)  ## kill every command that writes KILLS=20 times and resume it; prints a table
+	cd tests && $(THREADS) PYTHONPATH=.. ../$(BIN)/python -m fuzz.kills --kills $(KILLS)
 
 docs: $(INSTALLED)  ## the documentation as a site in build/docs; warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs

@@ -409,3 +409,16 @@ def test_a_line_that_is_too_long_is_named(tmp_path, monkeypatch):
     assert next(lines) == "123456789"
     with pytest.raises(InputError, match=mentions(path, "line 2", "10 bytes")):
         next(lines)
+
+
+def test_a_pipe_is_no_regular_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(MissingFileError, match=mentions("pipe")):
+        require_file(tmp_path / "pipe", regular=True)
+    assert require_file(tmp_path / "pipe") == tmp_path / "pipe"
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="needs Linux's /proc")
+def test_a_file_that_cannot_be_read_is_named():
+    with pytest.raises(InputError, match=mentions("/proc/self/mem", "line 1")):
+        list(read_lines("/proc/self/mem"))

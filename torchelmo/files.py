@@ -47,12 +47,13 @@ _ADVICE = {
 }
 
 
-def require_file(path: str | Path, what: str = "a file") -> Path:
+def require_file(path: str | Path, what: str = "a file", *, regular: bool = False) -> Path:
     """Return `path` if it is a readable file.
 
     Args:
-        path: The file; a pipe is accepted.
+        path: The file.
         what: A description of the expected file, for error messages.
+        regular: Refuse pipes and devices, which have no end or no size.
 
     Returns:
         The path.
@@ -70,6 +71,8 @@ def require_file(path: str | Path, what: str = "a file") -> Path:
         raise MissingFileError(f"{shorten(str(path))!r}: expected {what}, but: {error}. Check the path.") from error
     if stat.S_ISDIR(mode):
         raise MissingFileError(f"{path}: expected {what}, found a directory.")
+    if regular and not stat.S_ISREG(mode):
+        raise MissingFileError(f"{path}: expected {what}, found a pipe or a device. Give a regular file.")
     if not os.access(path, os.R_OK):
         raise InputError(f"{path}: expected {what}, but it may not be read. Check its permissions.")
     return path
@@ -119,7 +122,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
     """
     with open_bytes(path) as stream:
         number = 0
-        while line := stream.readline(MAX_LINE_BYTES + 1):
+        while line := _read_line(stream, path, number + 1):
             number += 1
             if len(line) > MAX_LINE_BYTES:
                 raise InputError(
@@ -129,20 +132,17 @@ def read_lines(path: str | Path) -> Iterator[str]:
             yield decode_line(line, path, number)
 
 
+def _read_line(stream: IO[bytes], path: str | Path, number: int) -> bytes:
+    try:
+        return stream.readline(MAX_LINE_BYTES + 1)
+    except OSError as error:
+        if error.errno is None:  # damaged compression, which open_bytes reports
+            raise
+        raise InputError(f"{source_name(path)}: line {number}: could not be read ({error.strerror}).") from error
+
+
 def decode_line(line: bytes, path: str | Path, number: int) -> str:
-    """Return a line as text, without its line end. A byte order mark at the start of line 1 is removed.
-
-    Args:
-        line: The bytes of the line.
-        path: The file, for error messages.
-        number: The number of the line, counted from 1.
-
-    Returns:
-        The text.
-
-    Raises:
-        InputError: The line is not UTF-8.
-    """
+    """Return line `number` of a file as text, without its line end; line 1 without a byte order mark."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -251,7 +251,7 @@ def content_hash(path: str | Path) -> str:
         names = (file.relative_to(path).as_posix() for file in files)
         listed = [f"{name} {content_hash(file)}" for name, file in zip(names, files)]
         return hashlib.sha256("\n".join(listed).encode("utf-8", "surrogateescape")).hexdigest()
-    with require_file(path).open("rb") as stream:
+    with require_file(path, regular=True).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

@@ -46,7 +46,7 @@ def read_tensors(
     import torch
     from safetensors import SafetensorError, safe_open
 
-    path = require_file(path, what)
+    path = require_file(path, what, regular=True)
 
     def fail(problem: str) -> NoReturn:
         raise WeightsError(f"{path}: {problem} {advice}")

@@ -21,7 +21,7 @@ def open_hdf5(path: Path) -> Any:
     """Open a file for reading; damage is a WeightsError."""
     import h5py
 
-    require_file(path, "an official weights.hdf5")
+    require_file(path, "an official weights.hdf5", regular=True)
     check_download(path)
     try:
         return h5py.File(path, "r")

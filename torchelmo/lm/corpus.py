@@ -100,7 +100,7 @@ class Corpus:
     @cached_property
     def types(self) -> list[str]:
         """Every word type; type i has the character ids characters[i]."""
-        types = list(read_lines(self.folder / "types.txt"))
+        types = list(read_lines(require_file(self.folder / "types.txt", "the types of prepared text", regular=True)))
         if len(types) != self.n_types:
             raise InputError(_changed(self.folder / "types.txt", f"{self.n_types} types", len(types)))
         return types
@@ -126,7 +126,7 @@ class Corpus:
         return map(self.sentence, range(self.n_sentences))
 
     def _array(self, name: str, dtype: str, shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
-        path = require_file(self.folder / name, "an array of prepared text")
+        path = require_file(self.folder / name, "an array of prepared text", regular=True)
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except Exception as error:  # besides ValueError and EOFError, NumPy lets through errors of Python's parser

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchelmo.errors import InputError, short_repr
-from torchelmo.files import atomic_write, read_lines
+from torchelmo.files import atomic_write, read_lines, require_file
 
 BEGIN, END, UNKNOWN = "<S>", "</S>", "<UNK>"
 NOT_A_WORD = "!!!MAXTERMID"  # a line of older vocabulary files that is not a word
@@ -48,6 +48,7 @@ class Vocabulary:
     @classmethod
     def read(cls, path: str | Path) -> "Vocabulary":
         """Read a file with one word per line; the line "!!!MAXTERMID" of older files is skipped."""
+        require_file(path, "a vocabulary", regular=True)
         words = []
         for number, word in enumerate(read_lines(path), 1):
             if not word:

@@ -1,0 +1,1 @@
+"""Seeded fuzzing of every kind of input that torchelmo reads."""

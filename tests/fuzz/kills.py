@@ -1,0 +1,284 @@
+"""Kill every command that writes, at random moments, and resume it: `python -m fuzz.kills [COMMAND …] [--kills N]`.
+
+After each `kill -9` the output must not look finished, and the resumed command must end with the output of an
+undisturbed run: nothing lost, nothing doubled, no temporary files left. A command is started by fork from a process
+that has imported PyTorch, so that most kills hit its work and not the imports.
+"""
+
+import argparse
+import hashlib
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from tiny_runs import MODEL, sentences
+from tiny_tasks import pos_settings, write_pos, write_toml
+
+import torchelmo
+from torchelmo.cli import main as torchelmo_main
+from torchelmo.errors import TorchelmoError
+
+
+class Command(NamedTuple):
+    """One command that writes `out`, and how to tell whether its output is finished."""
+
+    name: str
+    out: str
+    arguments: Callable[[Path], list[str]]  # folder → arguments; the same call starts and resumes
+    is_finished: Callable[[Path], bool]  # would a user, or another command, take `out` for a result?
+    content: Callable[[Path], object]  # what must equal the output of an undisturbed run
+
+
+def files(*names: str) -> Callable[[Path], object]:
+    """Return a function that hashes the named files of an output, or the output itself."""
+
+    def read(out: Path) -> object:
+        paths = [out / name for name in names] if names else [out]
+        return [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+
+    return read
+
+
+def loads(out: Path) -> bool:
+    """Return whether `torchelmo.load` accepts the output."""
+    try:
+        torchelmo.load(out) if out.exists() else None
+    except TorchelmoError:
+        return False
+    return out.exists()
+
+
+COMMANDS = [
+    Command(
+        "embed",
+        "vectors.h5",
+        lambda folder: ["embed", f"{folder}/long.txt", "--out", f"{folder}/vectors.h5", "--model", f"{folder}/model"],
+        lambda out: out.exists(),
+        lambda out: hdf5_content(out),
+    ),
+    Command(
+        "prepare",
+        "data2",
+        lambda folder: ["prepare", f"{folder}/long.txt", "--out", f"{folder}/data2", "--vocab-size", "20"],
+        lambda out: out.exists(),
+        lambda out: files("vocab.txt", "train.tokens.npy", "train.offsets.npy", "counts.npy")(out),
+    ),
+    Command(
+        "pretrain",
+        "run",
+        lambda folder: ["pretrain", f"{folder}/run.toml"],
+        lambda out: False,  # `run` is a model folder after every checkpoint, by design
+        lambda out: files("model.safetensors", "best/model.safetensors")(out),
+    ),
+    Command(
+        "fine-tune",
+        "tuned",
+        lambda folder: [
+            *["fine-tune", f"{folder}/model", f"{folder}/text.txt", "--out", f"{folder}/tuned"],
+            *["--set", "steps=60", "--set", "checkpoint_every=5", "--set", "evaluate_every=20"],
+            *["--set", "batch_size=4", "--set", "threads=1"],
+        ],
+        loads,
+        lambda out: files("model.safetensors")(out),
+    ),
+    Command(
+        "task train",
+        "tagger",
+        lambda folder: ["task", "train", "pos", "--config", f"{folder}/pos.toml"],
+        lambda out: False,  # checked by its content: the best epoch so far is a model, by design
+        lambda out: files("model.safetensors")(out),
+    ),
+    Command(
+        "convert",
+        "official",
+        lambda folder: ["convert", f"{folder}/model", f"{folder}/official", "--to", "official", "--overwrite"],
+        loads,
+        lambda out: sorted(path.name for path in out.iterdir()),
+    ),
+]
+RESUMES = {"embed", "pretrain", "fine-tune", "task train"}
+OVERWRITES = {"prepare"}
+
+
+def main() -> None:
+    """Kill each command many times and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m fuzz.kills", description=__doc__)
+    parser.add_argument("commands", nargs="*", help=f"Default: {', '.join(command.name for command in COMMANDS)}.")
+    parser.add_argument("--kills", type=int, default=20, help="Kills for each command.")
+    parser.add_argument("--seed", type=int, default=1, help="Seed of the moments.")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    print(
+        "| command | kills | before any output | looks finished | other result | leftovers |\n|---|---|---|---|---|---|"
+    )
+    failed = 0
+    for command in COMMANDS:
+        if not given.commands or command.name in given.commands:
+            found = kill_many(command, given.kills, random.Random(f"{given.seed} {command.name}"))
+            kinds = [found[kind] for kind in ("early", "looks finished", "other result", "leftovers")]
+            failed += sum(kinds[1:])
+            print(f"| {command.name} | {found['kills']} | {' | '.join(map(str, kinds))} |", flush=True)
+    raise SystemExit(1 if failed else 0)
+
+
+def kill_many(command: Command, kills: int, rng: random.Random) -> Counter[str]:
+    """Run a command, killing it again and again; after each result start anew."""
+    found: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory(prefix="torchelmo-kills-") as root:
+        good = Path(root) / "good"
+        make_inputs(good)
+        start = time.monotonic()
+        if run(command, good) != 0:
+            log = (good / "log.txt").read_text()
+            raise SystemExit(f"{command.name}: the undisturbed run failed.\n{log[-2_000:]}")
+        seconds = time.monotonic() - start
+        expected, listing = command.content(good / command.out), names(good)
+        while found["kills"] < kills:
+            folder = Path(root) / "case"
+            shutil.rmtree(folder, ignore_errors=True)
+            make_inputs(folder)
+            while True:
+                status = run(command, folder, kill_after=rng.uniform(0.0, 1.1 * seconds))
+                out = folder / command.out
+                if status == 0:
+                    break
+                found["kills"] += 1
+                found["early"] += not any(path.name not in listing for path in folder.iterdir()) and not out.exists()
+                finished = command.is_finished(out)
+                if finished and not equal(command, out, expected):
+                    found["looks finished"] += 1
+                    print(f"{command.name}: {out} looks finished", file=sys.stderr)
+                if found["kills"] % 4 == 0 or finished:
+                    if run(command, folder) != 0:
+                        found["other result"] += 1
+                        print(f"{command.name}: could not be resumed", file=sys.stderr)
+                    break
+            if not equal(command, out, expected):
+                found["other result"] += 1
+                print(f"{command.name}: other result", file=sys.stderr)
+            if names(folder) != listing:
+                found["leftovers"] += 1
+                print(f"{command.name}: {names(folder) ^ listing}", file=sys.stderr)
+    return found
+
+
+def run(command: Command, folder: Path, kill_after: float | None = None) -> int:
+    """Run the command in a forked process; return its exit code, or −9 if it was killed."""
+    out = folder / command.out
+    arguments = command.arguments(folder)
+    if command.name in RESUMES:
+        arguments.append("--resume")
+    elif command.name in OVERWRITES and out.exists():
+        arguments.append("--overwrite")
+    child = os.fork()
+    if child == 0:
+        with open(folder / "log.txt", "a") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+            sys.argv = ["torchelmo", *arguments]
+            code = 1
+            try:
+                code = int(torchelmo_main(arguments) or 0)
+            except SystemExit as exit_:
+                code = int(exit_.code or 0)
+            finally:
+                os._exit(code)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        os.kill(child, signal.SIGKILL)  # a child that has ended stays until waitpid, so its number is still its own
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def make_inputs(folder: Path) -> None:
+    """Write texts, a model and configurations."""
+    folder.mkdir()
+    (folder / "text.txt").write_text("".join(" ".join(tokens) + "\n" for tokens in sentences(300)))
+    (folder / "long.txt").write_text("".join(" ".join(tokens) + "\n" for tokens in sentences(6_000)))
+    make_model(folder / "model")
+    make_data(folder / "data")
+    settings = {
+        "data": f"{folder}/data",
+        "out": f"{folder}/run",
+        "steps": 60,
+        "checkpoint_every": 7,
+        "evaluate_every": 20,
+        "batch_size": 4,
+        "unroll": 5,
+        "negatives": 6,
+        "threads": 1,
+        "tensorboard": False,
+        "model": MODEL,
+        "optim": {"name": "adamw", "lr": 0.01},
+    }
+    write_toml(folder / "run.toml", settings)
+    write_pos(folder, n=60)
+    write_toml(
+        folder / "pos.toml", {**pos_settings(folder, folder / "tagger", epochs=4), "threads": 1, "checkpoint_every": 3}
+    )
+    (folder / "log.txt").touch()
+
+
+_CACHE: dict[str, Path] = {}
+
+
+def make_data(folder: Path) -> None:
+    """Write prepared text; made once and copied."""
+    from tiny_runs import write_data
+
+    if "data" not in _CACHE:
+        _CACHE["data"] = write_data(Path(tempfile.mkdtemp(prefix="torchelmo-kills-")) / "data")
+    shutil.copytree(_CACHE["data"], folder)
+
+
+def make_model(folder: Path) -> None:
+    """Write a model with a softmax over the words of the texts; made once and copied."""
+    if "model" not in _CACHE:
+        from tiny_runs import tiny_config, write_data
+
+        from torchelmo.lm import pretrain
+
+        root = Path(tempfile.mkdtemp(prefix="torchelmo-kills-"))
+        pretrain(tiny_config(write_data(root / "data"), root / "run", steps=5))
+        torchelmo.load(root / "run").save(root / "model")
+        _CACHE["model"] = root / "model"
+    shutil.copytree(_CACHE["model"], folder)
+
+
+def equal(command: Command, out: Path, expected: object) -> bool:
+    """Return whether the output equals that of the undisturbed run."""
+    try:
+        return command.content(out) == expected
+    except OSError:
+        return False
+
+
+def hdf5_content(path: Path) -> object:
+    """Return the datasets of an HDF5 file: names, shapes and bytes."""
+    import h5py
+    import numpy as np
+
+    with h5py.File(path, "r") as file:
+        return [
+            (name, np.asarray(file[name][()]).tobytes())
+            for name in sorted(file)
+            if isinstance(file[name], h5py.Dataset)
+        ]
+
+
+def names(folder: Path) -> set[str]:
+    """Return the names in a folder and in its first level."""
+    return {str(path.relative_to(folder)) for pattern in ("*", ".*") for path in folder.glob(pattern)}
+
+
+if __name__ == "__main__":
+    main()

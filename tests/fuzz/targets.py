@@ -1,0 +1,308 @@
+"""The kinds of input that are fuzzed, each with a good input to start from and a check of the result."""
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from official_files import WORDS, random_official
+from tiny_runs import sentences, tiny_config, write_data
+from tiny_senses import write_all
+from tiny_squad import paragraphs, write_squad
+from tiny_tasks import pos_config, tagged, write_ner, write_pos, write_vectors
+
+import torchelmo
+from fuzz.mutate import TEXTS, garbage, mutate_folder
+from fuzz.run import SilentlyWrongError, Target
+from torchelmo import BiLM, BiLMConfig, Elmo
+from torchelmo.config import load_config
+from torchelmo.lm import Corpus, PretrainConfig, pretrain
+from torchelmo.tasks import load as load_task
+from torchelmo.tasks import train as train_task
+from torchelmo.tasks.config import TaskConfig
+from torchelmo.tasks.task import find_task
+from torchelmo.text.vocabulary import Vocabulary
+
+SENTENCES = [["the", "bow", "and", "arrow"], ["a"]]
+SHAPE = {"char_dim": 2, "filters": ((1, 2), (2, 3)), "n_highway": 1, "projection_dim": 4, "cell_dim": 5}
+PAIR = {"gold_label": "neutral", "sentence1": "A b ."}
+SRL = "Ann - (A0*)\nsees see (V*)\ndogs - (A1*)\n\n"  # word, predicate, roles
+COREF = """#begin document (x); part 000
+x 0 0 Ann NNP * - - - - * (0)
+x 0 1 sees VBZ * - - - - * -
+x 0 2 herself PRP * - - - - * (0)
+
+#end document
+"""
+
+
+def damage(*names: str, pipes: bool = True) -> Callable[[Path, random.Random], str]:
+    """Return a mutator of these files; all files of the folder if none is named."""
+
+    def mutate(folder: Path, rng: random.Random) -> str:
+        files = names or sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+        return mutate_folder(folder, list(files), rng, pipes=pipes)
+
+    return mutate
+
+
+def check_vectors(bilm: BiLM) -> None:
+    """Raise unless the vectors of a loaded model are finite."""
+    for vectors in Elmo(bilm).embed(SENTENCES):
+        if not np.isfinite(vectors).all():
+            raise SilentlyWrongError("vectors that are not finite")
+
+
+# Model folders and official files
+
+
+def make_folder(folder: Path) -> None:
+    bilm = BiLM(BiLMConfig(**SHAPE, softmax_words=len(WORDS)), Vocabulary(WORDS))  # type: ignore[arg-type]
+    bilm.save(folder)
+
+
+def run_folder(folder: Path, extra: None, rng: random.Random) -> None:
+    check_vectors(torchelmo.load(folder))
+
+
+def make_official(folder: Path) -> None:
+    random_official(seed=3).write(folder)
+
+
+def run_official(folder: Path, extra: None, rng: random.Random) -> None:
+    check_vectors(torchelmo.load_official(folder / "options.json", folder / "weights.hdf5"))
+
+
+# Trained tasks, and runs that are resumed
+
+
+def make_task(folder: Path) -> Any:
+    write_pos(folder)
+    train_task(pos_config(folder, folder / "out", epochs=1))
+    return None
+
+
+def run_task(folder: Path, extra: Any, rng: random.Random) -> None:
+    trained = load_task(folder / "out")
+    for name, tensor in trained.model.state_dict().items():
+        if not bool(torch.isfinite(tensor.float()).all()):
+            raise SilentlyWrongError(f"{name} is not finite")
+    trained.predict_examples(tagged(2))
+
+
+def damage_task(folder: Path, rng: random.Random) -> str:
+    files = sorted(str(p.relative_to(folder)) for p in (folder / "out").iterdir() if p.is_file())
+    return mutate_folder(folder, files, rng)
+
+
+def damage_run(folder: Path, rng: random.Random) -> str:
+    out = folder / "out"
+    files = sorted(str(p.relative_to(folder)) for p in out.rglob("*") if p.is_file() and "lock" not in p.name)
+    inner = [name for name in files if "checkpoints" in name]
+    return mutate_folder(folder, inner if rng.random() < 0.8 else files, rng)
+
+
+def weights(path: Path) -> bytes:
+    return (path / "model.safetensors").read_bytes()
+
+
+def make_pretrain_resume(folder: Path) -> bytes:
+    import shutil
+
+    write_data(folder / "data")
+    pretrain(tiny_config(folder / "data", folder / "out", steps=4, checkpoint_every=2))
+    copy = folder.parent / "undisturbed"
+    shutil.copytree(folder, copy)
+    run = tiny_config(copy / "data", copy / "out", steps=6, checkpoint_every=2)
+    pretrain(run, resume=True)
+    return weights(copy / "out")
+
+
+def run_pretrain_resume(folder: Path, expected: bytes, rng: random.Random) -> None:
+    pretrain(tiny_config(folder / "data", folder / "out", steps=6, checkpoint_every=2), resume=True)
+    if weights(folder / "out") != expected:
+        raise SilentlyWrongError("a resumed run ended with other weights")
+
+
+def make_task_resume(folder: Path) -> bytes:
+    import shutil
+
+    write_pos(folder)
+    train_task(pos_config(folder, folder / "out", epochs=1))
+    copy = folder.parent / "undisturbed"
+    shutil.copytree(folder, copy)
+    train_task(pos_config(copy, copy / "out", epochs=2), resume=True)
+    return weights(copy / "out")
+
+
+def run_task_resume(folder: Path, expected: bytes, rng: random.Random) -> None:
+    train_task(pos_config(folder, folder / "out", epochs=2), resume=True)
+    if weights(folder / "out") != expected:
+        raise SilentlyWrongError("a resumed run ended with other weights")
+
+
+# Prepared text
+
+
+def make_corpus(folder: Path) -> None:
+    write_data(folder / "data", n=40)
+
+
+def run_corpus(folder: Path, extra: None, rng: random.Random) -> None:
+    corpus = Corpus(folder / "data")
+    _ = [corpus.sentence(i) for i in range(corpus.n_sentences)], corpus.vocabulary
+    pretrain(tiny_config(folder / "data", folder / "out", steps=1))
+
+
+# Settings
+
+
+def make_toml(folder: Path) -> None:
+    (folder / "run.toml").write_text(
+        'data = "d"\nout = "o"\nsteps = 10\nbatch_size = 4\ncheckpoint_every = "5m"\n'
+        '[model]\ncell_dim = 8\nfilters = [[1, 2], [2, 2]]\n[optim]\nname = "adamw"\nlr = 0.01\nbetas = [0.9, 0.99]\n'
+    )
+    (folder / "task.toml").write_text(
+        'task = "pos"\ntrain = "a"\ndev = "b"\nout = "o"\nepochs = 2\n[words]\ndim = 3\n[elmo]\nplace = "none"\n'
+    )
+
+
+def run_toml(folder: Path, extra: None, rng: random.Random) -> None:
+    values = [json.dumps(garbage(rng)), rng.choice(TEXTS), "[" * 3_000, "9" * 5_000, "9" * 400, "nan", "1e400"]
+    keys = ["optim.lr", "steps", "model.cell_dim", "optim", ".".join("a" * 5_000), "", "=", "model.filters"]
+    changes = [f"{rng.choice(keys)}={rng.choice(values)}"] if rng.random() < 0.5 else []
+    if rng.random() < 0.5:
+        load_config(PretrainConfig, folder / "run.toml", changes)
+    else:
+        load_config(TaskConfig, folder / "task.toml", changes)
+
+
+# Sentences in memory
+
+
+def make_elmo(folder: Path) -> Elmo:
+    make_folder(folder / "model")
+    return Elmo(torchelmo.load(folder / "model"))
+
+
+def any_sentences(rng: random.Random) -> Any:
+    words = ["a", "bow", "", " ", "\ud800", "x" * 10_000, "日本", "\0", "a b", "<S>", "\u202e", "👩‍👩‍👧"]
+    kind = rng.randrange(8)
+    if kind < 3:
+        return [[rng.choice(words) for _ in range(rng.randrange(6))] for _ in range(rng.randrange(4))]
+    if kind < 6:
+        return [" ".join(rng.choice(words) for _ in range(rng.randrange(6))) for _ in range(rng.randrange(4))]
+    if kind == 6:
+        return [garbage(rng) for _ in range(rng.randrange(4))]
+    return garbage(rng)
+
+
+def run_embed(folder: Path, elmo: Elmo, rng: random.Random) -> None:
+    options = {
+        "layers": ["all", "top", "average", "mix", 0, 2, 99, -1, "x", None, True, 1.5],
+        "batch_tokens": [1, 7, 2048, 0, -1, "12", None, 2.5],
+        "precision": ["float32", "float16", "int3", None],
+        "state": ["reset", "carry", "x"],
+        "lang": ["en", "de", "xx", "zz", "", None],
+    }
+    chosen = {name: rng.choice(values) for name, values in options.items() if rng.random() < 0.3}
+    given = any_sentences(rng)
+    found = elmo.embed(given, **chosen)
+    if len(found) != len(given) or not all(np.isfinite(vectors).all() for vectors in found):
+        raise SilentlyWrongError(f"{len(given)} sentences gave {len(found)} arrays, or some were not finite")
+
+
+# Text and labeled data
+
+
+def make_vectors(folder: Path) -> None:
+    write_vectors(folder / "vectors.txt")
+
+
+def run_vectors(folder: Path, extra: None, rng: random.Random) -> None:
+    from torchelmo.tasks.words import read_vectors
+
+    file = read_vectors(folder / "vectors.txt")
+    if not bool(torch.isfinite(file.vectors).all()):
+        raise SilentlyWrongError("vectors that are not finite")
+
+
+def make_senses(folder: Path) -> None:
+    write_all(folder)
+
+
+def run_senses(folder: Path, extra: None, rng: random.Random) -> None:
+    from torchelmo.analysis.senses import read_senses, read_tagged
+
+    read_senses(folder / "index.sense")
+    list(read_tagged(folder / "train.jsonl"))
+    list(read_tagged(folder / "test.data.xml", folder / "test.gold.key.txt"))
+
+
+def make_text(folder: Path) -> None:
+    lines = [" ".join(tokens) for tokens in sentences(30)] + ["", "Äpfel und 日本 .", "a" * 3_000]
+    (folder / "text.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def run_text(folder: Path, extra: None, rng: random.Random) -> None:
+    from torchelmo.text.reading import read_sentences
+
+    for _ in read_sentences(folder / "text.txt", rng.choice(["en", "xx", None])):
+        pass
+
+
+READERS: dict[str, Callable[[Path], Path]] = {
+    "ner": lambda folder: write_ner(folder) / "train.conll",
+    "pos": lambda folder: write_pos(folder) / "train.conllu",
+    "srl": lambda folder: write(folder / "train.conll", SRL * 3),
+    "sentiment": lambda folder: write(folder / "train.txt", "(3 (2 It) (4 (2 's) (4 good)))\n(1 (2 Bad) (2 .))\n"),
+    "nli": lambda folder: write(
+        folder / "train.jsonl",
+        "".join(
+            json.dumps({"gold_label": "neutral", "sentence1": "A b .", "sentence2": f"C {i} ."}) + "\n"
+            for i in range(5)
+        ),
+    ),
+    "qa": lambda folder: write_squad(folder / "train.json", paragraphs()),
+    "coref": lambda folder: write(folder / "train.conll", COREF * 2),
+}
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def reader(name: str) -> Target:
+    """Return the target for the labeled data of one task."""
+
+    def make(folder: Path) -> str:
+        return READERS[name](folder).name
+
+    def run(folder: Path, file: str, rng: random.Random) -> None:
+        task = find_task(name)
+        task.read(folder / file, task.data_config())
+
+    return Target(f"data of {name}", make, damage(pipes=False), run)
+
+
+def all_targets() -> Iterator[Target]:
+    yield Target("model folder", make_folder, damage(), run_folder)
+    yield Target("official files", make_official, damage(), run_official)
+    yield Target("trained task", make_task, damage_task, run_task)
+    yield Target("pretrain --resume", make_pretrain_resume, damage_run, run_pretrain_resume)
+    yield Target("task train --resume", make_task_resume, damage_run, run_task_resume)
+    yield Target("prepared text", make_corpus, damage(), run_corpus)
+    yield Target("TOML and --set", make_toml, damage(), run_toml)
+    yield Target("Elmo.embed", make_elmo, lambda folder, rng: "sentences and options", run_embed)
+    yield Target("word vectors", make_vectors, damage(pipes=False), run_vectors)
+    yield Target("sense data", make_senses, damage(pipes=False), run_senses)
+    yield Target("plain text", make_text, damage(pipes=False), run_text)
+    for name in READERS:
+        yield reader(name)
+
+
+TARGETS = {target.name: target for target in all_targets()}
