@@ -14,7 +14,7 @@ from torchelmo.cli.options import AsJson, Overwrite
 def info(
     model: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="A model folder, official files, or a name. Default: english-small."),
+        typer.Argument(metavar="MODEL", help="A folder or archive with a model, or a name. Default: english-small."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -50,9 +50,10 @@ def convert(
     ] = "float32",
     overwrite: Overwrite = False,
 ) -> None:
-    """Convert official files to a model folder, or back.
+    """Convert a published model to a model folder, or a model folder to official files.
 
-    Official files are options.json + weights.hdf5. The result is loaded and compared with SOURCE.
+    SOURCE may be official files (options.json + weights.hdf5), a TensorFlow checkpoint of bilm-tf, or an archive. The
+    result is loaded and compared with SOURCE.
     """
     from torchelmo.formats.convert import convert as run
 

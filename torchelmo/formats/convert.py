@@ -127,9 +127,12 @@ def largest_difference(one: BiLM, other: BiLM) -> float:
 
 
 def model_files(folder: Path) -> list[Path]:
-    """Return the files of a model in a folder, in either form."""
-    named = [folder / name for name in (*FILES["folder"], "vocab.txt")]
-    return [path for path in named if path.exists()] + [*folder.glob("*options*.json"), *folder.glob("*.hdf5")]
+    """Return the files of a model in a folder, in any form; an archive is one file."""
+    if folder.is_file():
+        return [folder]
+    named = [folder / name for name in (*FILES["folder"], "vocab.txt", "vocab.txt.gz")]
+    patterns = ("*options*.json", "*.hdf5", "*.index", "*.data-*")
+    return [path for path in named if path.exists()] + [path for pattern in patterns for path in folder.glob(pattern)]
 
 
 def _sample(bilm: BiLM) -> Tensor:
@@ -145,7 +148,7 @@ def _check_target(source: Path, target: Path, form: Form, overwrite: bool) -> No
         raise WrongCallError(f"{target}: expected a folder to write to, found a file. Choose another name.")
     if target.exists() and target.samefile(source):
         raise WrongCallError(f"{target}: is SOURCE itself. Choose another folder.")
-    found = [path.name for path in model_files(target) if path.name != "vocab.txt"]
+    found = [path.name for path in model_files(target) if path.name not in ("vocab.txt", "vocab.txt.gz")]
     other = sorted(set(found) - set(FILES[form]))
     if other:
         raise OutputExistsError(

@@ -1,19 +1,24 @@
-"""Load a biLM by the name of a model in the package, from a model folder, or from a folder with official files."""
+"""Load a biLM by the name of a model in the package, or from a folder or an archive in any of the known formats."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from torchelmo.bilm.folder import read_card, read_weights
 from torchelmo.bilm.model import BiLM
-from torchelmo.errors import MissingFileError
+from torchelmo.errors import MissingFileError, TorchelmoError
+from torchelmo.formats.archives import is_archive, unpack
 from torchelmo.formats.hdf5 import check_download, open_hdf5
-from torchelmo.formats.official import load_official
+from torchelmo.formats.official import find_options, load_official, not_one_file
+from torchelmo.formats.tf_checkpoint import load_checkpoint
 from torchelmo.runtime import release_freed_memory
 
 PRETRAINED = Path(__file__).parent.parent / "pretrained"
 DEFAULT_MODEL = "english-small"
+Kind = Literal["folder", "official", "checkpoint", "none"]
 log = logging.getLogger(__name__)
 
 
@@ -21,9 +26,10 @@ def load(model: str | Path | None = None) -> BiLM:
     """Load a biLM.
 
     Args:
-        model: A model folder, a folder with official files (options.json + weights.hdf5 under any of their usual names,
-            and the softmax in a second *softmax*.hdf5 if there is one), or the name of a model in the package. Default:
-            the English model in the package. For a folder with the name of a model in the package, write
+        model: The name of a model in the package, or a folder or archive (.zip, .tar, .tar.gz) that contains a model
+            folder, official files (options.json + weights.hdf5 under any of their usual names, and the softmax in a
+            second *softmax*.hdf5 if there is one), or a TensorFlow checkpoint of bilm-tf with its options.json.
+            Default: the English model in the package. For a folder with the name of a model in the package, write
             "./english-small".
 
     Returns:
@@ -39,10 +45,17 @@ def load(model: str | Path | None = None) -> BiLM:
         >>> torchelmo.load("english-small").config.cell_dim
         512
     """
-    folder = find_model(model)
-    if (folder / "config.json").exists():
-        return load_folder(folder)
-    return load_official_folder(folder)
+    path = find_model(model)
+    if path.is_dir():
+        return _LOADERS[_kind(path)](path)
+    with unpack(path) as root:
+        try:
+            folder = _folder_in_archive(root)
+            bilm = _LOADERS[_kind(folder)](folder)
+        except TorchelmoError as error:  # name the archive, not the temporary folder
+            raise type(error)(str(error).replace(str(root), str(path))) from error
+    bilm.origin, bilm.source = f"{bilm.origin} in {path.name}", str(path)
+    return bilm
 
 
 def load_official_folder(folder: Path) -> BiLM:
@@ -55,22 +68,12 @@ def load_official_folder(folder: Path) -> BiLM:
     if len(weights) > 1:  # there may also be vectors that bilm-tf or torchelmo wrote
         weights = [path for path in weights if _holds_lstms(path)]
     if len(weights) != 1:
-        raise _not_one_file(folder, "*.hdf5 with the weights", weights or files)
+        raise not_one_file(folder, "*.hdf5 with the weights", weights or files)
     if weights == softmax:
         softmax = []
     if len(softmax) > 1:
-        raise _not_one_file(folder, "*softmax*.hdf5", softmax)
+        raise not_one_file(folder, "*softmax*.hdf5", softmax)
     return load_official(options, weights[0], softmax=softmax[0] if softmax else None)
-
-
-def find_options(folder: Path) -> Path:
-    """Return the options.json of a folder of official files; it may have a longer name."""
-    found = sorted(folder.glob("*options*.json"))
-    if len(found) > 1:
-        found = [path for path in found if path.name == "options.json"] or found
-    if len(found) != 1:
-        raise _not_one_file(folder, "*options.json", found)
-    return found[0]
 
 
 def find_model(model: str | Path | None = None) -> Path:
@@ -80,7 +83,7 @@ def find_model(model: str | Path | None = None) -> Path:
         model: What `load` takes.
 
     Returns:
-        A folder with config.json or with official files.
+        A folder with a model, or an archive that may contain one.
 
     Raises:
         MissingFileError: There is no such folder or name, or no model in it.
@@ -92,18 +95,20 @@ def find_model(model: str | Path | None = None) -> Path:
             log.warning("%s is a model in the package. To load the folder of that name, write ./%s", name, name)
         return packaged
     if folder.is_file():
-        raise MissingFileError(f"{folder}: expected a model folder, found a file. Give the folder that contains it.")
+        if is_archive(folder):
+            return folder
+        raise MissingFileError(
+            f"{folder}: expected a model folder or an archive (.zip, .tar, .tar.gz), found another file. "
+            "Give the folder that contains it."
+        )
     if not folder.exists():
         known = ", ".join(sorted(path.parent.name for path in PRETRAINED.glob("*/config.json"))) or "none"
         raise MissingFileError(
             f"{folder}: expected a model folder, or the name of a model in the package ({known}); found no such folder."
         )
-    if (folder / "config.json").exists() or any(folder.glob("*options*.json")):
-        return folder
-    raise MissingFileError(
-        f"{folder}: expected a model folder with config.json + model.safetensors, or official files: options.json + "
-        "*.hdf5. Found neither."
-    )
+    if _kind(folder) == "none":
+        raise _no_model_error(folder)
+    return folder
 
 
 def load_folder(folder: str | Path) -> BiLM:
@@ -143,6 +148,36 @@ def _holds_lstms(path: Path) -> bool:
         return any(name in file for name in ("RNN_0", "RNN", "rnn"))
 
 
-def _not_one_file(folder: Path, expected: str, found: list[Path]) -> MissingFileError:
-    names = ", ".join(path.name for path in found) or "none"
-    return MissingFileError(f"{folder}: expected one {expected} in a folder of official files, found {names}.")
+def _kind(folder: Path) -> Kind:
+    """Return the format of the model in a folder."""
+    if (folder / "config.json").is_file():
+        return "folder"
+    if any(folder.glob("*.index")):  # unlike the HDF5 file that may be beside it, it has the softmax
+        return "checkpoint"
+    return "official" if any(folder.glob("*options*.json")) else "none"
+
+
+def _folder_in_archive(root: Path) -> Path:
+    """Return the folder of the model in an unpacked archive: the top folder, or the only one with a model."""
+    folders = [root, *sorted(path for path in root.rglob("*") if path.is_dir())]
+    found = [folder for folder in folders if _kind(folder) != "none"]
+    if found and (found[0] == root or len(found) == 1):
+        return found[0]
+    if found:
+        names = ", ".join(str(folder.relative_to(root)) for folder in found)
+        raise MissingFileError(f"{root}: expected one model, found several: {names}. Unpack it, and load one of them.")
+    raise _no_model_error(root)
+
+
+def _no_model_error(folder: Path) -> MissingFileError:
+    return MissingFileError(
+        f"{folder}: expected a model folder with config.json + model.safetensors, official files: options.json + "
+        "*.hdf5, or a TensorFlow checkpoint: options.json + *.index + *.data. Found none of them."
+    )
+
+
+_LOADERS: dict[Kind, Callable[[Path], BiLM]] = {
+    "folder": load_folder,
+    "official": load_official_folder,
+    "checkpoint": load_checkpoint,
+}

@@ -207,6 +207,21 @@ def _find_vocabulary(folder: Path, needed: bool) -> Path | None:
     return others[0] if len(others) == 1 else None
 
 
+def find_options(folder: Path) -> Path:
+    """Return the options.json of a folder; published files have longer names."""
+    found = sorted(folder.glob("*options*.json"))
+    found = [path for path in found if path.name == "options.json"] or found
+    if len(found) != 1:
+        raise not_one_file(folder, "*options.json", found)
+    return found[0]
+
+
+def not_one_file(folder: Path, expected: str, found: list[Path]) -> MissingFileError:
+    """Return the error for a folder that does not have exactly one file of a kind."""
+    names = ", ".join(path.name for path in found) or "none"
+    return MissingFileError(f"{folder}: expected one {expected} in a folder of official files, found {names}.")
+
+
 def read_options(path: Path) -> dict[str, Any]:
     """Read an official options.json."""
     check_download(path)
