@@ -15,6 +15,7 @@ PACKAGE = Path(torchelmo.__file__).parent
 
 # The parts of the package in the order of the flow: each may import itself and the parts before it.
 ORDER = [
+    "lazy",
     "errors",
     "files",
     "config",

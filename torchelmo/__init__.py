@@ -1,7 +1,8 @@
 """ELMo: deep contextual word vectors. text → characters → token vectors → biLM layers → mix → task."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from torchelmo.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from torchelmo.bilm.config import BiLMConfig
@@ -15,24 +16,15 @@ __version__ = "0.1.0"
 
 __all__ = ["BiLM", "BiLMConfig", "Elmo", "ScalarMix", "__version__", "load", "load_official", "save_official"]
 
-# Imported at first use: PyTorch takes seconds, and `torchelmo --help` does not need it.
-_HOMES = {
-    "BiLM": "torchelmo.bilm.model",
-    "BiLMConfig": "torchelmo.bilm.config",
-    "Elmo": "torchelmo.elmo",
-    "ScalarMix": "torchelmo.mix",
-    "load": "torchelmo.formats.load",
-    "load_official": "torchelmo.formats.official",
-    "save_official": "torchelmo.formats.official",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "BiLM": "bilm.model",
+        "BiLMConfig": "bilm.config",
+        "Elmo": "elmo",
+        "ScalarMix": "mix",
+        "load": "formats.load",
+        "load_official": "formats.official",
+        "save_official": "formats.official",
+    },
+)

@@ -1,7 +1,8 @@
 """Text collections to vectors on disk: `embed_file` writes them, `VectorFile` reads them."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from torchelmo.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from torchelmo.bulk.job import EmbedResult, embed_file
@@ -9,14 +10,6 @@ if TYPE_CHECKING:
 
 __all__ = ["EmbedResult", "VectorFile", "embed_file"]
 
-_MODULES = {"EmbedResult": "job", "VectorFile": "outputs", "embed_file": "job"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_exports(
+    __name__, {"EmbedResult": "bulk.job", "VectorFile": "bulk.outputs", "embed_file": "bulk.job"}
+)

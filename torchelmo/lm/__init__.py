@@ -8,8 +8,9 @@ surprisal         bits of information of every token
 substitutes       the words that a model expects at each position
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from torchelmo.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from torchelmo.lm.config import PretrainConfig
@@ -32,26 +33,17 @@ __all__ = [
     "surprisal",
 ]
 
-# Imported at first use: settings can be read without PyTorch, which takes seconds to import.
-_HOMES = {
-    "Corpus": "torchelmo.lm.corpus",
-    "PretrainConfig": "torchelmo.lm.config",
-    "Stream": "torchelmo.lm.stream",
-    "fine_tune": "torchelmo.lm.finetune",
-    "perplexity": "torchelmo.lm.predict",
-    "prepare": "torchelmo.lm.preparation",
-    "pretrain": "torchelmo.lm.loop",
-    "substitutes": "torchelmo.lm.predict",
-    "surprisal": "torchelmo.lm.predict",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "Corpus": "lm.corpus",
+        "PretrainConfig": "lm.config",
+        "Stream": "lm.stream",
+        "fine_tune": "lm.finetune",
+        "perplexity": "lm.predict",
+        "prepare": "lm.preparation",
+        "pretrain": "lm.loop",
+        "substitutes": "lm.predict",
+        "surprisal": "lm.predict",
+    },
+)
