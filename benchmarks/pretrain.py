@@ -28,8 +28,7 @@ from torchelmo import BiLM, BiLMConfig
 from torchelmo.bilm.encoder import CharCNN
 from torchelmo.bilm.fast.encoder import encode_types
 from torchelmo.bilm.fast.training import run_training
-from torchelmo.bilm.model import BiLMState
-from torchelmo.bilm.softmax import Softmax
+from torchelmo.bilm.model import BiLMState, Softmax
 from torchelmo.lm.corpus import Corpus
 from torchelmo.lm.losses import Negatives, Sampler, sampled_loss
 from torchelmo.runs.config import OptimConfig

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from benchmarks.common import machine, sample_sentences
-from torchelmo.tasks.layers.basic import lengths_mask
-from torchelmo.tasks.layers.rnn import BiRNN
+from torchelmo.tasks.layers.basic import BiRNN, lengths_mask
 from torchelmo.tasks.srl.model import HighwayLSTM
 from torchelmo.text.batching import training_batches
 

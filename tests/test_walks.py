@@ -14,8 +14,8 @@ from trace_files import tracing
 import torchelmo
 from torchelmo.cli import main
 
-# Package files in which a function ran. Budgets may only go down; the goals are 13, 34 and 44.
-BUDGETS = {"embed": 13, "pretrain": 36, "task train ner": 45}
+# Package files in which a function ran. Budgets may only go down.
+BUDGETS = {"embed": 13, "pretrain": 34, "task train ner": 44}
 
 ROOT = Path(torchelmo.__file__).parents[1]
 TRACER = Path(__file__).with_name("trace_files.py")

@@ -16,13 +16,12 @@ from torchelmo.embedder import (
     Sentence,
     Vectors,
     check_sentences,
-    check_tokens,
     settings_as_arguments,
-    token_ids,
 )
 from torchelmo.errors import ConfigError, InputError, short_repr
 from torchelmo.formats.load import load
 from torchelmo.mix import ScalarMix
+from torchelmo.text.characters import check_tokens
 
 _UNITS = {"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 
@@ -121,7 +120,7 @@ class Elmo(nn.Module):
         sentences = list(sentences)
         for i, sentence in enumerate(sentences):
             check_tokens(sentence, i)
-        return token_ids(self.bilm, sentences)
+        return self.bilm.token_ids(sentences)
 
     def forward(self, ids: Tensor) -> ElmoOutput:
         """Run the biLM once and mix its layers.

@@ -25,7 +25,7 @@ from torchelmo.errors import ConfigError, InputError, WeightsError, short_repr
 from torchelmo.mix import ScalarMix
 from torchelmo.progress import progress as show_progress
 from torchelmo.text.batching import batches_by_length
-from torchelmo.text.characters import CharacterEncoder
+from torchelmo.text.characters import check_tokens
 from torchelmo.text.tokenize import tokenizer_for
 from torchelmo.text.vocabulary import BEGIN, END
 
@@ -184,7 +184,7 @@ class Embedder:
 
     def _token_vectors(self, words: list[str]) -> Tensor:
         if self.bilm.config.input == "words":
-            return self.bilm.fast.encode(token_ids(self.bilm, [words])[0])
+            return self.bilm.fast.encode(self.bilm.token_ids([words])[0])
         return self.bilm.fast.token_vectors(words, self.cache, precision=self.settings.precision)
 
     def _choose(self, layers: Tensor, lengths: list[int]) -> Tensor:
@@ -231,16 +231,6 @@ def check_sentences(sentences: Any, caller: str) -> None:
         raise InputError(f"{caller}: expected a list of sentences, got {short_repr(sentences)}.")
 
 
-def check_tokens(sentence: Any, position: int, *, expected: str = "a list of tokens") -> None:
-    """Raise an InputError that names the sentence if it is not a list, or another sequence, of strings."""
-    if isinstance(sentence, (str, bytes, Mapping, Set)) or not hasattr(sentence, "__len__"):
-        advice = " Split it into tokens first." if isinstance(sentence, str) else ""
-        raise InputError(f"Sentence {position}: expected {expected}, got {short_repr(sentence)}.{advice}")
-    for i, token in enumerate(sentence):
-        if not isinstance(token, str):
-            raise InputError(f"Sentence {position}, token {i}: expected a string, got {short_repr(token)}.")
-
-
 def split_text(text: str, position: int, lang: str) -> list[list[str]]:
     """Split a string of raw text into sentences of tokens. An error names the position of the string in its list."""
     try:
@@ -252,34 +242,6 @@ def split_text(text: str, position: int, lang: str) -> list[list[str]]:
         ) from None
     # Looked up for every text: a stream may be continued by another thread, and each thread has its own.
     return tokenizer_for(lang).sentences(text)
-
-
-def token_ids(bilm: BiLM, sentences: Sequence[Sequence[str]]) -> Tensor:
-    """Return the ids that a biLM reads, on its device; 0 is padding.
-
-    Args:
-        bilm: The model.
-        sentences: Lists of tokens.
-
-    Returns:
-        Character ids (n_sentences, longest, max_characters), or word ids (n_sentences, longest): word i of the
-        vocabulary is i + 1.
-
-    Raises:
-        InputError: The model reads whole words but has no vocabulary.
-    """
-    device = next(bilm.parameters()).device
-    if bilm.config.input == "characters":
-        return torch.from_numpy(CharacterEncoder(bilm.config.max_characters).batch(sentences)).to(device)
-    if bilm.vocabulary is None:
-        raise InputError(
-            f"{bilm.source}: expected the vocabulary of a model that reads whole words, found none. "
-            "Put its vocab.txt into the model folder, or give it to load_official."
-        )
-    ids = torch.zeros(len(sentences), max(map(len, sentences), default=0), dtype=torch.int64)
-    for row, sentence in enumerate(sentences):
-        ids[row, : len(sentence)] = torch.from_numpy(bilm.vocabulary.ids(sentence) + 1)
-    return ids.to(device)
 
 
 @contextlib.contextmanager

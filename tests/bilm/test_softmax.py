@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from torchelmo.bilm.softmax import Softmax
+from torchelmo.bilm.model import Softmax
 
 
 @pytest.mark.parametrize("softmax", [Softmax(9, 4)])

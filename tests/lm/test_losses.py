@@ -9,7 +9,7 @@ from facts import mentions
 from torch import Tensor
 
 from torchelmo import BiLM, BiLMConfig
-from torchelmo.bilm.softmax import Softmax
+from torchelmo.bilm.model import Softmax
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.lm import losses as cross_entropy
 from torchelmo.lm.losses import LOSSES, Negatives, Sampler, touched_rows

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from torchelmo.elmo import Elmo
-from torchelmo.embedder import Sentence, Vectors, check_sentences, check_tokens, split_text
+from torchelmo.embedder import Sentence, Vectors, check_sentences, split_text
 from torchelmo.errors import ConfigError, InputError
+from torchelmo.text.characters import check_tokens
 
 T = TypeVar("T")
 Array: TypeAlias = npt.NDArray[np.floating[Any]]

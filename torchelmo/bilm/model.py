@@ -5,8 +5,9 @@ h_0 = [x ; x]        h_j = [→h_j ; ←h_j]        →h_j = LSTM_j(→h_{j−1}
 
 import hashlib
 import json
+import math
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -14,12 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from torchelmo.bilm.config import BiLMConfig
-from torchelmo.bilm.encoder import CharCNN, WordEmbedding
+from torchelmo.bilm.encoder import CharCNN, WordEmbedding, normal_
 from torchelmo.bilm.fast.encoder import unique_rows
 from torchelmo.bilm.fast.inference import FastInference
 from torchelmo.bilm.folder import ModelCard, write_folder
 from torchelmo.bilm.lstm import LSTMState, ProjectedLSTM
-from torchelmo.bilm.softmax import Softmax
 from torchelmo.config import config_to_dict
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.text.characters import CharacterEncoder
@@ -114,6 +114,32 @@ class BiLM(nn.Module):
         if boundaries:
             ids, mask = self.add_boundaries(ids, mask)
         return self.run_layers(self.encode_tokens(ids, mask, path=path), mask, state, path=path)
+
+    def token_ids(self, sentences: Sequence[Sequence[str]]) -> Tensor:
+        """Return the ids that the model reads, on its device; 0 is padding.
+
+        Args:
+            sentences: Lists of tokens.
+
+        Returns:
+            Character ids (n_sentences, longest, max_characters), or word ids (n_sentences, longest): word i of the
+            vocabulary is i + 1.
+
+        Raises:
+            InputError: The model reads whole words but has no vocabulary.
+        """
+        device = next(self.parameters()).device
+        if self.config.input == "characters":
+            return torch.from_numpy(CharacterEncoder(self.config.max_characters).batch(sentences)).to(device)
+        if self.vocabulary is None:
+            raise InputError(
+                f"{self.source}: expected the vocabulary of a model that reads whole words, found none. "
+                "Put its vocab.txt into the model folder, or give it to load_official."
+            )
+        ids = torch.zeros(len(sentences), max(map(len, sentences), default=0), dtype=torch.int64)
+        for row, sentence in enumerate(sentences):
+            ids[row, : len(sentence)] = torch.from_numpy(self.vocabulary.ids(sentence) + 1)
+        return ids.to(device)
 
     def token_mask(self, ids: Tensor) -> Tensor:
         """Check ids, and return (batch, tokens), true at real tokens."""
@@ -308,6 +334,27 @@ class BiLM(nn.Module):
                 f"{self.vocabulary.where}: expected the {size} words of the model, found {len(self.vocabulary)}. "
                 "Is it the vocabulary of another model?"
             )
+
+
+class Softmax(nn.Module):
+    """p(w | h) = softmax(W h + b)_w, shared by both directions; words are ordered by decreasing frequency."""
+
+    def __init__(self, n_words: int, dim: int, weight: nn.Parameter | None = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n_words, dim)) if weight is None else weight
+        self.bias = nn.Parameter(torch.zeros(n_words))
+        if weight is None:
+            normal_(self.weight, 1.0 / math.sqrt(dim))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return log-probabilities: (..., projection_dim) -> (..., n_words)."""
+        return torch.log_softmax(nn.functional.linear(hidden, self.weight, self.bias), dim=-1)
+
+    def start_from_counts(self, counts: Tensor) -> None:
+        """Set the bias so that hidden states of 0 predict the words' frequencies; a count of 0 is taken as 1."""
+        with torch.no_grad():
+            shares = counts.double().clamp_min(1.0)
+            self.bias.copy_((shares / shares.sum()).log())
 
 
 def _build_lstm(config: BiLMConfig, direction: str) -> ProjectedLSTM:

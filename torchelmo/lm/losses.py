@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from torchelmo.bilm.fast.training import run_training
-from torchelmo.bilm.model import BiLM, BiLMState
-from torchelmo.bilm.softmax import Softmax
+from torchelmo.bilm.model import BiLM, BiLMState, Softmax
 from torchelmo.errors import ConfigError, InputError
 
 

@@ -14,11 +14,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from torchelmo.bilm.model import BiLM
-from torchelmo.bilm.softmax import Softmax
-from torchelmo.embedder import check_tokens, token_ids
+from torchelmo.bilm.model import BiLM, Softmax
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.text.batching import batches_by_length, windows
+from torchelmo.text.characters import check_tokens
 from torchelmo.text.vocabulary import BEGIN, END, UNKNOWN, Vocabulary
 
 Sentence: TypeAlias = Sequence[str]
@@ -121,7 +120,7 @@ def _from_zero(bilm: BiLM, sentences: Iterator[Sentence], batch_tokens: int) -> 
         found: dict[int, Contexts] = {}
         for places in batches_by_length([len(sentence) + 2 for sentence in window], batch_tokens):
             with torch.no_grad():
-                top = bilm(token_ids(bilm, [window[i] for i in places])).layers[-1]
+                top = bilm(bilm.token_ids([window[i] for i in places])).layers[-1]
             for row, i in enumerate(places):
                 forward, backward = _directions(bilm, top[row])
                 n = len(window[i])
@@ -139,10 +138,10 @@ def _running(bilm: BiLM, sentences: Iterator[Sentence], batch_tokens: int) -> It
     for window in _by_tokens(sentences, lambda sentence: len(sentence) + 1, batch_tokens):
         with torch.no_grad():
             text = list(chain.from_iterable([BEGIN, *sentence] for sentence in window))
-            ahead = bilm(token_ids(bilm, [text]), forward_state, boundaries=False)
+            ahead = bilm(bilm.token_ids([text]), forward_state, boundaries=False)
             # The backward LSTM reads a row from its end, so the first sentence comes last.
             text = list(chain.from_iterable([*sentence, END] for sentence in reversed(window)))
-            back = bilm(token_ids(bilm, [text]), backward_state, boundaries=False)
+            back = bilm(bilm.token_ids([text]), backward_state, boundaries=False)
         forward_state, backward_state = ahead.state, back.state
         forward, _ = _directions(bilm, ahead.layers[-1][0])
         _, backward = _directions(bilm, back.layers[-1][0])

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from torchelmo.config import Config, Fraction, PositiveInt
 from torchelmo.errors import short_repr
 from torchelmo.tasks.inputs import TokenInput
-from torchelmo.tasks.layers.basic import VariationalDropout, pad_ids
+from torchelmo.tasks.layers.basic import BiRNN, VariationalDropout, pad_ids
 from torchelmo.tasks.layers.crf import CRF
-from torchelmo.tasks.layers.rnn import BiRNN
 from torchelmo.tasks.scores import Counts, count_items, format_table, percentage, sum_counts
 from torchelmo.tasks.tagging import (
     Scheme,

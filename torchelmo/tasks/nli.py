@@ -16,8 +16,7 @@ from torchelmo.errors import InputError, short_repr, shorten
 from torchelmo.files import read_lines
 from torchelmo.tasks.classification import ClassificationTask, Classifier, Prediction
 from torchelmo.tasks.inputs import TokenInput
-from torchelmo.tasks.layers.basic import FeedForward, VariationalDropout, attend, max_pool, mean_pool
-from torchelmo.tasks.layers.rnn import BiRNN
+from torchelmo.tasks.layers.basic import BiRNN, FeedForward, VariationalDropout, attend, max_pool, mean_pool
 from torchelmo.tasks.task import Source, Tokens, Vocabularies
 from torchelmo.text.places import Place, Sentence, TextData, join_sentences, place_record, read_texts, settings_of
 from torchelmo.text.reading import malformed, parse_object, unescape

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torchelmo.config import Config, Fraction, PositiveInt
 from torchelmo.errors import ConfigError, InputError, short_repr
 from torchelmo.tasks.inputs import TokenInput
-from torchelmo.tasks.layers.basic import VariationalDropout
-from torchelmo.tasks.layers.rnn import BiRNN
+from torchelmo.tasks.layers.basic import BiRNN, VariationalDropout
 from torchelmo.tasks.scores import count_items, format_table, percentage
 from torchelmo.tasks.tagging import (
     Tagged,

@@ -19,6 +19,7 @@ from torchelmo.files import read_lines
 from torchelmo.tasks.classification import ClassificationTask, Classifier, Prediction
 from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.layers.basic import (
+    BiRNN,
     FeedForward,
     SelfAttentivePool,
     VariationalDropout,
@@ -27,7 +28,6 @@ from torchelmo.tasks.layers.basic import (
     min_pool,
     self_attend,
 )
-from torchelmo.tasks.layers.rnn import BiRNN
 from torchelmo.tasks.task import Source, Tokens, Vocabularies
 from torchelmo.text.places import Place, TextData, join_sentences, place_record, read_paragraphs
 from torchelmo.text.reading import malformed, unescape

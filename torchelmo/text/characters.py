@@ -4,10 +4,13 @@ A token is begin-of-word, its UTF-8 bytes, end-of-word, then padding up to `max_
 that 0 marks the padded positions of a batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from torchelmo.errors import InputError, short_repr
 
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PADDING = 257, 258, 259, 260, 261
 SENTENCE_MARKS = {"<S>": BEGIN_SENTENCE, "</S>": END_SENTENCE}
@@ -70,3 +73,13 @@ class CharacterEncoder:
         ids = np.full(self.max_length, PADDING, dtype=np.int64)
         ids[:3] = BEGIN_WORD, SENTENCE_MARKS[name], END_WORD
         return ids
+
+
+def check_tokens(sentence: Any, position: int, *, expected: str = "a list of tokens") -> None:
+    """Raise an InputError that names the sentence if it is not a list, or another sequence, of strings."""
+    if isinstance(sentence, (str, bytes, Mapping, Set)) or not hasattr(sentence, "__len__"):
+        advice = " Split it into tokens first." if isinstance(sentence, str) else ""
+        raise InputError(f"Sentence {position}: expected {expected}, got {short_repr(sentence)}.{advice}")
+    for i, token in enumerate(sentence):
+        if not isinstance(token, str):
+            raise InputError(f"Sentence {position}, token {i}: expected a string, got {short_repr(token)}.")

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from torchelmo.tasks.layers.basic import lengths_mask
-from torchelmo.tasks.layers.rnn import BiRNN
+from torchelmo.tasks.layers.basic import BiRNN, lengths_mask
 
 CELLS = ["lstm", "gru"]
 

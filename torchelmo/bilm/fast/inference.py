@@ -6,7 +6,7 @@ which shrink as sentences end. The product with the input does not depend on the
 steps at once.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torchelmo.bilm.encoder import CharCNN, WordEmbedding
-from torchelmo.bilm.fast.cache import TokenVectorCache, WeightsKey, WeightsVersion
+from torchelmo.bilm.fast.cache import TokenVectorCache
 from torchelmo.bilm.fast.encoder import FastEncoder
 from torchelmo.bilm.fast.products import Precision, Tuning, choose_product, has_half
 from torchelmo.bilm.lstm import FORGET_BIAS, ProjectedLSTM
@@ -23,6 +23,9 @@ from torchelmo.text.characters import CharacterEncoder
 
 T = TypeVar("T")
 State = tuple[Tensor, Tensor]  # hidden and cell (n_directions, n_layers, n_sentences, …), as in BiLMState
+WeightsKey = tuple[tuple[int, ...], tuple[int, ...], bytes]  # addresses, versions, some values
+_N_SAMPLES = 8  # values compared of a large parameter
+_SMALL = 1 << 13  # the most values of a small parameter
 # Tensors, because PyTorch converts a number in every call, which takes longer than the sum for a single sentence.
 _HALF, _TWO = torch.tensor(0.5), torch.tensor(2.0)
 
@@ -331,3 +334,41 @@ def _chunks(sizes: list[int], max_rows: int) -> Iterator[tuple[slice, list[int]]
             end, last = end + sizes[last], last + 1
         yield slice(start, end), sizes[first:last]
         start, first = end, last
+
+
+class WeightsVersion:
+    """Map parameters to a key that changes whenever a parameter is replaced, moved or written to.
+
+    Fused optimizers write to a tensor without raising its version, so some values are compared, too. The views of these
+    values are kept, and with them the memory: no other tensor can get the same address unnoticed.
+    """
+
+    def __init__(self) -> None:
+        self._sampled: tuple[tuple[int, ...], list[Tensor]] = ((), [])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WeightsVersion, ()  # a copy belongs to other parameters
+
+    def __call__(self, parameters: Iterable[Tensor]) -> WeightsKey:
+        tensors = list(parameters)
+        addresses = tuple(tensor.data_ptr() for tensor in tensors)
+        known, samples = self._sampled
+        if addresses != known:
+            samples = [_sample(tensor.detach()) for tensor in tensors]
+            self._sampled = addresses, samples
+        versions = tuple(0 if tensor.is_inference() else tensor._version for tensor in tensors)
+        # One copy of bytes for all samples, because this runs before every batch. Bytes, so that NaN equals itself.
+        return addresses, versions, torch.cat(samples).cpu().view(torch.uint8).numpy().tobytes()
+
+
+def _sample(tensor: Tensor) -> Tensor:
+    """Return a view (n,) of values spread over a tensor, the last one included."""
+    if tensor.dim() == 0 or tensor.numel() == 0:
+        return tensor.reshape(-1)
+    # Every row of a small tensor: training writes only to the rows of the character table that it reads.
+    n = len(tensor) if tensor.numel() <= _SMALL else _N_SAMPLES
+    steps = [(size - 1) // max(1, n - 1) for size in tensor.shape]
+    first = [size - 1 - step * (n - 1) for size, step in zip(tensor.shape, steps)]
+    strides = tensor.stride()
+    offset = tensor.storage_offset() + sum(i * stride for i, stride in zip(first, strides))
+    return tensor.as_strided((n,), (sum(step * stride for step, stride in zip(steps, strides)),), offset)

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from torchelmo.compat.allennlp.bilm import ElmoBiLm, File
-from torchelmo.embedder import check_tokens
 from torchelmo.errors import ConfigError
 from torchelmo.mix import ScalarMix as CoreMix
-from torchelmo.text.characters import CharacterEncoder
+from torchelmo.text.characters import CharacterEncoder, check_tokens
 
 log = logging.getLogger(__name__)
 

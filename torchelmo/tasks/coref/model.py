@@ -24,8 +24,7 @@ from torchelmo.tasks.coref.scoring import (
     span_grid,
 )
 from torchelmo.tasks.inputs import TokenInput
-from torchelmo.tasks.layers.basic import FeedForward, VariationalDropout
-from torchelmo.tasks.layers.rnn import BiRNN
+from torchelmo.tasks.layers.basic import BiRNN, FeedForward, VariationalDropout
 from torchelmo.tasks.task import TaskModel
 
 

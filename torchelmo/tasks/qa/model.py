@@ -14,8 +14,7 @@ from torch.nn import functional as F
 from torchelmo.config import Config, Fraction, PositiveInt
 from torchelmo.errors import InputError
 from torchelmo.tasks.inputs import TokenInput
-from torchelmo.tasks.layers.basic import VariationalDropout, masked_softmax
-from torchelmo.tasks.layers.rnn import BiRNN
+from torchelmo.tasks.layers.basic import BiRNN, VariationalDropout, masked_softmax
 from torchelmo.tasks.qa.data import Question, Window
 from torchelmo.tasks.task import TaskModel
 
