@@ -25,7 +25,7 @@ MEASURES = FOLDER / "english_small.json"
 COMMANDS = FOLDER / "commands.json"
 
 MODEL = "english-small"
-REFERENCE = "plain"  # `path=` of BiLM.forward: the name of the reference path
+REFERENCE = "reference"  # `path=` of BiLM.forward: the name of the reference path
 STRIDE = 16  # every 16th dimension is kept, in both directions: the file stays small
 
 SENTENCES: list[list[str]] = [

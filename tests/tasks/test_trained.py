@@ -1,9 +1,7 @@
 """A trained task is a folder that needs nothing else."""
 
 import json
-import re
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -235,16 +233,3 @@ def test_a_damaged_card_is_an_error_in_words(folder):
     (folder / "task.json").write_text('{"format": 1,')
     with pytest.raises(ConfigError, match=mentions("task.json", "JSON")):
         load(folder)
-
-
-def test_the_python_of_the_docs_runs(made, tmp_path, monkeypatch, capsys):
-    page = Path(__file__).parents[2] / "docs" / "tasks.md"
-    (block,) = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(made[0], "runs/pos")
-    write_pos(tmp_path)
-    Path("letters.txt").write_text("Ann sees it. It hears Ann.\n")
-    exec(block, {})
-    scores, *sentences = capsys.readouterr().out.splitlines()
-    assert scores.startswith("12 {'accuracy': ")
-    assert [sentence.count("(") for sentence in sentences] == [4, 4]
