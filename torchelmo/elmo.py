@@ -136,7 +136,7 @@ class Elmo(nn.Module):
         """
         if not isinstance(ids, Tensor):
             raise InputError(f"Elmo: expected a tensor of ids, got {type(ids).__name__}. Use Elmo.encode to make it.")
-        n_token_dims = 2 if self.bilm.config.input == "characters" else 1
+        n_token_dims = 1 + len(self.bilm.config.id_shape)
         leading = ids.shape[:-n_token_dims]
         flat = ids.reshape(math.prod(leading), *ids.shape[-n_token_dims:])
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):

@@ -22,9 +22,11 @@ class BiLMConfig(Config):
     """The shape of a biLM.
 
     Args:
-        input: Whether the model reads characters or whole words.
+        input: Whether the model reads characters (the bytes of UTF-8), whole words, or both, as the models of
+            ELMoForManyLangs do, whose characters are those of Unicode.
         n_words: The number of words that a model with word input reads; 0 for character input.
-        n_characters: The number of character ids: 256 bytes, five marks, and 0 for padding.
+        n_characters: The number of character ids: 256 bytes, five marks, and 0 for padding. If the input is both, the
+            symbols of the model, and 0.
         max_characters: The number of ids of a token, its two marks included. Longer tokens are cut: 50 leaves 48
             bytes of UTF-8.
         char_dim: The width of a character embedding.
@@ -51,7 +53,7 @@ class BiLMConfig(Config):
         256
     """
 
-    input: Literal["characters", "words"] = "characters"
+    input: Literal["characters", "words", "characters+words"] = "characters"
     n_words: _Words = 0
     n_characters: _Width = 262
     max_characters: Annotated[int, Range(min=3, max=1000)] = 50
@@ -74,10 +76,10 @@ class BiLMConfig(Config):
         super().__post_init__()
         for name in ("cell_clip", "projection_clip"):
             object.__setattr__(self, name, getattr(self, name) or None)  # TOML has no None
-        if self.input == "characters":
+        if self.input != "words":
             self._check_characters()
-        elif self.n_words < 1:
-            raise ConfigError("input = 'words' needs n_words, the number of words in the vocabulary.")
+        if self.input != "characters" and self.n_words < 1:
+            raise ConfigError(f"input = {self.input!r} needs n_words, the number of words in the vocabulary.")
         if self.tied_softmax and (self.input != "words" or self.softmax_words != self.n_words):
             raise ConfigError(
                 "tied_softmax needs input = 'words' and softmax_words = n_words, "
@@ -90,9 +92,9 @@ class BiLMConfig(Config):
             )
 
     def _check_characters(self) -> None:
-        if self.n_words:
+        if self.input == "characters" and self.n_words:
             raise ConfigError(f"n_words = {self.n_words} belongs to input = 'words', not to characters.")
-        if self.n_characters < 262:
+        if self.input == "characters" and self.n_characters < 262:
             raise ConfigError(f"n_characters must be at least 262 (bytes, marks, padding), got {self.n_characters}.")
         if not 1 <= len(self.filters) <= _MAX_FILTERS:
             raise ConfigError(f"filters: expected 1 to {_MAX_FILTERS} pairs (width, count), got {len(self.filters)}.")
@@ -106,6 +108,15 @@ class BiLMConfig(Config):
                 f"char_projection = false needs as many filters as projection_dim = {self.projection_dim}, "
                 f"got {self.n_filters}."
             )
+
+    @property
+    def id_shape(self) -> tuple[int, ...]:
+        """The shape of the ids of one token: its characters, then its word; () for word input."""
+        return {
+            "characters": (self.max_characters,),
+            "characters+words": (self.max_characters + 1,),
+            "words": (),
+        }[self.input]
 
     @property
     def n_filters(self) -> int:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchelmo.bilm.config import BiLMConfig
+from torchelmo.text.characters import CharacterEncoder, SymbolEncoder, Symbols
 
 
 def normal_(tensor: Tensor, std: float) -> None:
@@ -29,6 +30,7 @@ class CharCNN(nn.Module):
     def __init__(self, config: BiLMConfig) -> None:
         super().__init__()
         self.config = config
+        self.characters = CharacterEncoder(config.max_characters)  # makes the ids of tokens
         self.embedding = nn.Parameter(torch.empty(config.n_characters, config.char_dim))
         self.convolutions = nn.ModuleList(nn.Conv1d(config.char_dim, count, width) for width, count in config.filters)
         self.highways = nn.ModuleList(Highway(config.n_filters) for _ in range(config.n_highway))
@@ -77,6 +79,29 @@ class CharCNN(nn.Module):
         for highway in self.highways:
             features = highway(features)
         return features if self.projection is None else self.projection(features)
+
+
+class CharWordCNN(CharCNN):
+    """The encoder of ELMoForManyLangs, which adds a vector for each known word.
+
+    The last id of a token is that of its word: ids (..., max_characters + 1) -> (..., projection_dim).
+
+    Args:
+        config: The shape of the model.
+        symbols: The characters and words that it knows.
+    """
+
+    def __init__(self, config: BiLMConfig, symbols: Symbols) -> None:
+        super().__init__(config)
+        self.characters = SymbolEncoder(config.max_characters, symbols)
+        self.word_vectors = nn.Parameter(torch.empty(config.n_words, config.projection_dim))
+        nn.init.zeros_(self.word_vectors)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(..., max_characters + 1) -> (..., projection_dim)."""
+        return super().forward(ids[..., :-1]) + nn.functional.embedding(
+            (ids[..., -1] - 1).clamp_min(0), self.word_vectors
+        )
 
 
 class Highway(nn.Module):

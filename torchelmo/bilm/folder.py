@@ -17,6 +17,7 @@ from torchelmo.config import build_config, config_to_dict
 from torchelmo.errors import ConfigError, InputError, OutputError, OutputExistsError
 from torchelmo.files import atomic_write, read_json
 from torchelmo.tensors import read_tensors, save_tensors
+from torchelmo.text.characters import Symbols
 from torchelmo.text.vocabulary import Vocabulary
 
 FORMAT = 1
@@ -33,6 +34,7 @@ class ModelCard(NamedTuple):
     official_options: dict[str, Any] | None  # options.json as it was read, to be written back
     lang: str | None = None  # language of the training text, whose rules split it into tokens; None if not known
     pretokenized: bool = False  # the training text was already split into tokens
+    symbols: Symbols | None = None  # of a model that reads characters and words
 
 
 def read_card(folder: str | Path) -> ModelCard:
@@ -71,7 +73,8 @@ def read_card(folder: str | Path) -> ModelCard:
         model.pop("softmax_cutoffs", None)  # older folders name this setting, which no longer exists
     config = build_config(BiLMConfig, model, where=str(path))
     words = Vocabulary.read(folder / "vocab.txt") if (folder / "vocab.txt").exists() else None
-    return ModelCard(config, words, str(card.get("origin") or folder), options, lang, pretokenized)
+    symbols = _read_symbols(folder / "symbols.json") if config.input == "characters+words" else None
+    return ModelCard(config, words, str(card.get("origin") or folder), options, lang, pretokenized, symbols)
 
 
 def read_weights(folder: str | Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
@@ -118,11 +121,25 @@ def write_folder(
         config_file = files.enter_context(atomic_write(folder / "config.json"))
         if words is not None:
             files.enter_context(atomic_write(folder / "vocab.txt")).write_text(words, encoding="utf-8")
+        if card.symbols is not None:
+            text = json.dumps(card.symbols._asdict())
+            files.enter_context(atomic_write(folder / "symbols.json")).write_text(text, encoding="utf-8")
         weights_file = files.enter_context(atomic_write(folder / "model.safetensors"))
         config_file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         save_tensors(weights_file, tensors, dtype=dtype)
     if words is None:
         (folder / "vocab.txt").unlink(missing_ok=True)  # of the older model
+    if card.symbols is None:
+        (folder / "symbols.json").unlink(missing_ok=True)
+
+
+def _read_symbols(path: Path) -> Symbols:
+    content = read_json(path, "the symbols.json of a model that reads characters and words")
+    lists = [content.get(name) for name in Symbols._fields] if isinstance(content, dict) else [None]
+    for symbols in lists:
+        if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
+            raise ConfigError(f"{path}: expected an object with lists of strings: {', '.join(Symbols._fields)}.")
+    return Symbols(*lists)
 
 
 def _is_model_or_empty(folder: Path) -> bool:
@@ -133,4 +150,5 @@ def _is_model_or_empty(folder: Path) -> bool:
             return False
         return isinstance(card, dict) and {"format", "model"} <= card.keys()
     # Without config.json, a call that was killed may have left the other files of a model.
-    return all(path.name in ("model.safetensors", "vocab.txt") or path.name[0] == "." for path in folder.iterdir())
+    names = ("model.safetensors", "vocab.txt", "symbols.json")
+    return all(path.name in names or path.name[0] == "." for path in folder.iterdir())

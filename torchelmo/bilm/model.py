@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from torchelmo.bilm.config import BiLMConfig
-from torchelmo.bilm.encoder import CharCNN, WordEmbedding, normal_
+from torchelmo.bilm.encoder import CharCNN, CharWordCNN, WordEmbedding, normal_
 from torchelmo.bilm.fast.encoder import unique_rows
 from torchelmo.bilm.fast.inference import FastInference
 from torchelmo.bilm.folder import ModelCard, write_folder
 from torchelmo.bilm.lstm import LSTMState, ProjectedLSTM
 from torchelmo.config import config_to_dict
 from torchelmo.errors import ConfigError, InputError
-from torchelmo.text.characters import CharacterEncoder
+from torchelmo.text.characters import Symbols
 from torchelmo.text.vocabulary import BEGIN, END, Vocabulary
 
 ExecutionPath = Literal["auto", "reference", "fast"]
@@ -51,9 +51,10 @@ class BiLM(nn.Module):
     Args:
         config: The shape of the model.
         vocabulary: The words of the softmax, or of a model that reads whole words.
+        symbols: The characters and words that a model with input = "characters+words" knows.
 
     Raises:
-        InputError: The vocabulary does not have as many words as the model.
+        InputError: The vocabulary does not have as many words as the model, or the symbols do not match it.
 
     Example:
         >>> import torch
@@ -64,18 +65,19 @@ class BiLM(nn.Module):
         torch.Size([3, 2, 7, 16])
     """
 
-    def __init__(self, config: BiLMConfig, vocabulary: Vocabulary | None = None) -> None:
+    def __init__(
+        self, config: BiLMConfig, vocabulary: Vocabulary | None = None, symbols: Symbols | None = None
+    ) -> None:
         super().__init__()
         self.config = config
+        self.symbols = symbols
         self.vocabulary = vocabulary
         self.origin = "random weights"  # how the weights were made; saved with the model
         self.source = "this model"  # the folder or file that the model was loaded from, for error messages
         self.official_options: dict[str, Any] | None = None  # options.json as it was read, to be written back
         self.lang: str | None = None  # language of the training text, whose rules split it into tokens
         self.pretokenized = False  # the training text was already split into tokens
-        self.encoder: CharCNN | WordEmbedding = (
-            CharCNN(config) if config.input == "characters" else WordEmbedding(config)
-        )
+        self.encoder = self._build_encoder()
         for direction in config.directions:
             lstms = nn.ModuleList(_build_lstm(config, direction) for _ in range(config.n_layers))
             self.add_module(f"{direction}_lstms", lstms)
@@ -85,6 +87,24 @@ class BiLM(nn.Module):
             self.softmax = Softmax(config.softmax_words, config.projection_dim, tied)
         self._fast = FastInference(self.encoder, self._lstm_modules(), residual=config.residual)
         self._check_vocabulary()
+
+    def _build_encoder(self) -> CharCNN | WordEmbedding:
+        config, symbols = self.config, self.symbols
+        if config.input == "words":
+            return WordEmbedding(config)
+        if config.input == "characters":
+            return CharCNN(config)
+        if symbols is None:
+            raise InputError(
+                "BiLM: input = 'characters+words' needs the symbols of the model. Such models can be loaded, but "
+                "torchelmo does not train them as language models."
+            )
+        if (len(symbols.characters), len(symbols.words)) != (config.n_characters - 1, config.n_words):
+            raise InputError(
+                f"BiLM: expected {config.n_characters - 1} characters and {config.n_words} words, found "
+                f"{len(symbols.characters)} and {len(symbols.words)}."
+            )
+        return CharWordCNN(config, symbols)
 
     def forward(
         self,
@@ -129,8 +149,8 @@ class BiLM(nn.Module):
             InputError: The model reads whole words but has no vocabulary.
         """
         device = next(self.parameters()).device
-        if self.config.input == "characters":
-            return torch.from_numpy(CharacterEncoder(self.config.max_characters).batch(sentences)).to(device)
+        if isinstance(self.encoder, CharCNN):
+            return torch.from_numpy(self.encoder.characters.batch(sentences)).to(device)
         if self.vocabulary is None:
             raise InputError(
                 f"{self.source}: expected the vocabulary of a model that reads whole words, found none. "
@@ -144,17 +164,24 @@ class BiLM(nn.Module):
     def token_mask(self, ids: Tensor) -> Tensor:
         """Check ids, and return (batch, tokens), true at real tokens."""
         config = self.config
-        characters = config.input == "characters"
-        expected = f"(batch, tokens, {config.max_characters})" if characters else "(batch, tokens)"
+        characters = config.input != "words"
+        expected = f"(batch, tokens{''.join(f', {n}' for n in config.id_shape)})"
         if not isinstance(ids, Tensor):
             raise InputError(f"BiLM: expected a tensor of shape {expected}, got {type(ids).__name__}.")
-        if ids.dim() != (3 if characters else 2) or (characters and ids.shape[-1] != config.max_characters):
+        if ids.dim() != (3 if characters else 2) or ids.shape[2:] != config.id_shape:
             raise InputError(f"BiLM: expected ids of shape {expected}, got {tuple(ids.shape)}.")
         if ids.dtype not in (torch.int64, torch.int32):
             raise InputError(f"BiLM: expected int64 ids, got {ids.dtype}. Use Elmo.encode to make them.")
-        limit = config.n_characters if characters else config.n_words + 1
-        if ids.numel() and not (0 <= int(ids.min()) and int(ids.max()) < limit):
-            raise InputError(f"BiLM: expected ids from 0 to {limit - 1}, got {int(ids.min())} to {int(ids.max())}.")
+        parts = [(ids, config.n_words + 1)]
+        if characters:
+            parts = [(ids[..., : config.max_characters], config.n_characters)]
+        if config.input == "characters+words":
+            parts += [(ids[..., -1], config.n_words + 1)]
+        for part, limit in parts:
+            if part.numel() and not (0 <= int(part.min()) and int(part.max()) < limit):
+                raise InputError(
+                    f"BiLM: expected ids from 0 to {limit - 1}, got {int(part.min())} to {int(part.max())}."
+                )
         mask = (ids > 0).any(dim=-1) if characters else ids > 0
         if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
             raise InputError("BiLM: padding (id 0) must come after the tokens of a row, not before or between them.")
@@ -175,9 +202,8 @@ class BiLM(nn.Module):
 
     def boundary_ids(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
         """Return the ids of `<S>` and `</S>`: rows of characters, or two word ids."""
-        if self.config.input == "characters":
-            encoder = CharacterEncoder(self.config.max_characters)
-            marks = [torch.from_numpy(encoder.mark(name)) for name in (BEGIN, END)]
+        if isinstance(self.encoder, CharCNN):
+            marks = [torch.from_numpy(self.encoder.characters.mark(name)) for name in (BEGIN, END)]
         else:
             # Without a vocabulary the marks are assumed to be the first words, as in all official files.
             places = self.vocabulary.ids([BEGIN, END]) if self.vocabulary else (0, 1)
@@ -297,7 +323,15 @@ class BiLM(nn.Module):
             OutputExistsError: The folder contains files, but no model. It is left as it is.
             OutputError: The folder cannot be written.
         """
-        card = ModelCard(self.config, self.vocabulary, self.origin, self.official_options, self.lang, self.pretokenized)
+        card = ModelCard(
+            self.config,
+            self.vocabulary,
+            self.origin,
+            self.official_options,
+            self.lang,
+            self.pretokenized,
+            self.symbols,
+        )
         write_folder(folder, card, self.own_tensors(), dtype=dtype)
 
     def own_tensors(self) -> dict[str, Tensor]:
@@ -325,6 +359,8 @@ class BiLM(nn.Module):
                 digest.update(tensor.detach().cpu().contiguous().numpy().data.cast("B"))
         if self.vocabulary is not None and self.config.input == "words":
             digest.update("\n".join(self.vocabulary).encode())
+        if self.symbols is not None:
+            digest.update(json.dumps(self.symbols).encode())
         return digest.hexdigest()
 
     def _check_vocabulary(self) -> None:

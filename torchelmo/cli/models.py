@@ -52,8 +52,8 @@ def convert(
 ) -> None:
     """Convert a published model to a model folder, or a model folder to official files.
 
-    SOURCE may be official files (options.json + weights.hdf5), a TensorFlow checkpoint of bilm-tf, or an archive. The
-    result is loaded and compared with SOURCE.
+    SOURCE may be official files (options.json + weights.hdf5), a TensorFlow checkpoint of bilm-tf, a model of
+    ELMoForManyLangs, or an archive. The result is loaded and compared with SOURCE.
     """
     from torchelmo.formats.convert import convert as run
 
@@ -72,10 +72,13 @@ def _rows(about: dict[str, Any]) -> dict[str, str]:
         "vectors": f"{about['dim']} numbers",
         "LSTM": f"{config['cell_dim']} cells, projected to {config['projection_dim']}; clipped: {clips}",
     }
-    if config["input"] == "characters":
+    if config["input"] != "words":
         filters = " ".join(f"{width}×{count}" for width, count in config["filters"])
         n_filters = sum(count for _, count in config["filters"])
-        rows["input"] = f"at most {config['max_characters'] - 2} bytes per token, {config['char_dim']} numbers each"
+        unit = "bytes" if config["input"] == "characters" else "characters"
+        rows["input"] = f"at most {config['max_characters'] - 2} {unit} per token, {config['char_dim']} numbers each"
+        if config["n_words"]:
+            rows["input"] += f", and {config['n_words']:,} words"
         rows["filters"] = f"{filters} = {n_filters}, {config['activation']}"
         rows["highways"] = str(config["n_highway"])
     else:

@@ -6,12 +6,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from torchelmo.bilm.encoder import CharCNN
 from torchelmo.bilm.model import BiLM
 from torchelmo.config import config_to_dict
 from torchelmo.errors import OutputError, OutputExistsError, WrongCallError
-from torchelmo.formats.load import DEFAULT_MODEL, find_model, load
+from torchelmo.formats.load import DEFAULT_MODEL, find_model, load, model_kind
 from torchelmo.formats.official import save_official
-from torchelmo.text.characters import CharacterEncoder
 
 Form = Literal["official", "folder"]
 FILES: dict[Form, tuple[str, str]] = {
@@ -19,6 +19,7 @@ FILES: dict[Form, tuple[str, str]] = {
     "official": ("options.json", "weights.hdf5"),
 }
 
+_LISTS = ("symbols.json", "vocab.txt", "vocab.txt.gz")  # they alone are no model
 _SAMPLE = (
     "The actors took a bow while the whole house stood and cheered .",
     "She drew her bow , and the arrow flew .",
@@ -66,7 +67,7 @@ def convert(
     """
     target = Path(target)
     folder = find_model(source)
-    form: Form = to or ("official" if (folder / "config.json").exists() else "folder")
+    form: Form = to or ("official" if model_kind(folder) == "folder" else "folder")
     if form == "official" and dtype != "float32":
         raise WrongCallError(f"--dtype {dtype}: official files are float32. Leave it out, or use --to folder.")
     _check_target(folder, target, form, overwrite)
@@ -130,17 +131,16 @@ def model_files(folder: Path) -> list[Path]:
     """Return the files of a model in a folder, in any form; an archive is one file."""
     if folder.is_file():
         return [folder]
-    named = [folder / name for name in (*FILES["folder"], "vocab.txt", "vocab.txt.gz")]
-    patterns = ("*options*.json", "*.hdf5", "*.index", "*.data-*")
+    named = [folder / name for name in (*FILES["folder"], *_LISTS)]
+    patterns = ("*options*.json", "*.hdf5", "*.index", "*.data-*", "*.pkl", "*.dic")
     return [path for path in named if path.exists()] + [path for pattern in patterns for path in folder.glob(pattern)]
 
 
 def _sample(bilm: BiLM) -> Tensor:
-    if bilm.config.input == "words":  # any words serve, and there may be no vocabulary
+    if not isinstance(bilm.encoder, CharCNN):  # any words serve, and there may be no vocabulary
         generator = torch.Generator().manual_seed(0)
         return torch.randint(1, bilm.config.n_words + 1, (len(_SAMPLE), 12), generator=generator)
-    encoder = CharacterEncoder(bilm.config.max_characters)
-    return torch.from_numpy(encoder.batch([sentence.split() for sentence in _SAMPLE]))
+    return torch.from_numpy(bilm.encoder.characters.batch([sentence.split() for sentence in _SAMPLE]))
 
 
 def _check_target(source: Path, target: Path, form: Form, overwrite: bool) -> None:
@@ -148,7 +148,7 @@ def _check_target(source: Path, target: Path, form: Form, overwrite: bool) -> No
         raise WrongCallError(f"{target}: expected a folder to write to, found a file. Choose another name.")
     if target.exists() and target.samefile(source):
         raise WrongCallError(f"{target}: is SOURCE itself. Choose another folder.")
-    found = [path.name for path in model_files(target) if path.name not in ("vocab.txt", "vocab.txt.gz")]
+    found = [path.name for path in model_files(target) if path.name not in _LISTS]
     other = sorted(set(found) - set(FILES[form]))
     if other:
         raise OutputExistsError(

@@ -11,6 +11,7 @@ from torchelmo.bilm.folder import read_card, read_weights
 from torchelmo.bilm.model import BiLM
 from torchelmo.errors import MissingFileError, TorchelmoError
 from torchelmo.formats.archives import is_archive, unpack
+from torchelmo.formats.efml import load_efml
 from torchelmo.formats.hdf5 import check_download, open_hdf5
 from torchelmo.formats.official import find_options, load_official, not_one_file
 from torchelmo.formats.tf_checkpoint import load_checkpoint
@@ -18,7 +19,7 @@ from torchelmo.runtime import release_freed_memory
 
 PRETRAINED = Path(__file__).parent.parent / "pretrained"
 DEFAULT_MODEL = "english-small"
-Kind = Literal["folder", "official", "checkpoint", "none"]
+Kind = Literal["folder", "official", "checkpoint", "efml", "none"]
 log = logging.getLogger(__name__)
 
 
@@ -28,9 +29,9 @@ def load(model: str | Path | None = None) -> BiLM:
     Args:
         model: The name of a model in the package, or a folder or archive (.zip, .tar, .tar.gz) that contains a model
             folder, official files (options.json + weights.hdf5 under any of their usual names, and the softmax in a
-            second *softmax*.hdf5 if there is one), or a TensorFlow checkpoint of bilm-tf with its options.json.
-            Default: the English model in the package. For a folder with the name of a model in the package, write
-            "./english-small".
+            second *softmax*.hdf5 if there is one), a TensorFlow checkpoint of bilm-tf with its options.json, or a model
+            of ELMoForManyLangs. Default: the English model in the package. For a folder with the name of a model in the
+            package, write "./english-small".
 
     Returns:
         The model, in float32 on the CPU.
@@ -47,11 +48,11 @@ def load(model: str | Path | None = None) -> BiLM:
     """
     path = find_model(model)
     if path.is_dir():
-        return _LOADERS[_kind(path)](path)
+        return _LOADERS[model_kind(path)](path)
     with unpack(path) as root:
         try:
             folder = _folder_in_archive(root)
-            bilm = _LOADERS[_kind(folder)](folder)
+            bilm = _LOADERS[model_kind(folder)](folder)
         except TorchelmoError as error:  # name the archive, not the temporary folder
             raise type(error)(str(error).replace(str(root), str(path))) from error
     bilm.origin, bilm.source = f"{bilm.origin} in {path.name}", str(path)
@@ -106,7 +107,7 @@ def find_model(model: str | Path | None = None) -> Path:
         raise MissingFileError(
             f"{folder}: expected a model folder, or the name of a model in the package ({known}); found no such folder."
         )
-    if _kind(folder) == "none":
+    if model_kind(folder) == "none":
         raise _no_model_error(folder)
     return folder
 
@@ -137,7 +138,7 @@ def load_folder(folder: str | Path) -> BiLM:
 def build_folder(folder: str | Path) -> BiLM:
     """Build the model of a folder with its shape and vocabulary, without reading its weights."""
     card = read_card(folder)
-    bilm = BiLM(card.config, card.vocabulary)
+    bilm = BiLM(card.config, card.vocabulary, card.symbols)
     bilm.origin, bilm.source, bilm.official_options = card.origin, str(folder), card.official_options
     bilm.lang, bilm.pretokenized = card.lang, card.pretokenized
     return bilm
@@ -148,8 +149,10 @@ def _holds_lstms(path: Path) -> bool:
         return any(name in file for name in ("RNN_0", "RNN", "rnn"))
 
 
-def _kind(folder: Path) -> Kind:
-    """Return the format of the model in a folder."""
+def model_kind(folder: Path) -> Kind:
+    """Return the format of the model in a folder; "none" for an archive, which must be unpacked first."""
+    if (folder / "encoder.pkl").is_file() and (folder / "token_embedder.pkl").is_file():
+        return "efml"
     if (folder / "config.json").is_file():
         return "folder"
     if any(folder.glob("*.index")):  # unlike the HDF5 file that may be beside it, it has the softmax
@@ -160,7 +163,7 @@ def _kind(folder: Path) -> Kind:
 def _folder_in_archive(root: Path) -> Path:
     """Return the folder of the model in an unpacked archive: the top folder, or the only one with a model."""
     folders = [root, *sorted(path for path in root.rglob("*") if path.is_dir())]
-    found = [folder for folder in folders if _kind(folder) != "none"]
+    found = [folder for folder in folders if model_kind(folder) != "none"]
     if found and (found[0] == root or len(found) == 1):
         return found[0]
     if found:
@@ -172,7 +175,8 @@ def _folder_in_archive(root: Path) -> Path:
 def _no_model_error(folder: Path) -> MissingFileError:
     return MissingFileError(
         f"{folder}: expected a model folder with config.json + model.safetensors, official files: options.json + "
-        "*.hdf5, or a TensorFlow checkpoint: options.json + *.index + *.data. Found none of them."
+        "*.hdf5, a TensorFlow checkpoint: options.json + *.index + *.data, or a model of ELMoForManyLangs: config.json "
+        "+ *.pkl + *.dic. Found none of them."
     )
 
 
@@ -180,4 +184,5 @@ _LOADERS: dict[Kind, Callable[[Path], BiLM]] = {
     "folder": load_folder,
     "official": load_official_folder,
     "checkpoint": load_checkpoint,
+    "efml": load_efml,
 }

@@ -129,6 +129,8 @@ def save_official(bilm: BiLM, options: str | Path, weights: str | Path) -> None:
     """
     if bilm.config.direction == "backward":
         raise OutputError("The official format has no backward-only models. Save a model folder instead.")
+    if bilm.config.input == "characters+words":
+        raise OutputError("The official format has no models that read characters and words. Save a folder instead.")
     if bilm.config.n_characters > OFFICIAL_N_CHARACTERS + 1:
         raise OutputError(
             f"The official format has at most {OFFICIAL_N_CHARACTERS + 1} characters, this model has "

@@ -358,7 +358,7 @@ def mask(checksum: int) -> int:
     """Return a checksum as TensorFlow stores it.
 
     >>> hex(mask(0xE3069283))
-    '0xc78ea6be'
+    '0xc78ab0e5'
     """
     return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
 

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torchelmo.bilm.encoder import CharCNN, Highway
+from torchelmo.bilm.encoder import CharCNN, CharWordCNN, Highway
 from torchelmo.bilm.fast.products import Precision, Tuning, choose_product
 from torchelmo.runtime import in_parallel
 
 
 class FastEncoder:
-    """Compute what `CharCNN` computes, without gradients: (n, max_characters) ids -> (n, projection_dim)."""
+    """Compute what `CharCNN` or `CharWordCNN` computes, without gradients: ids (n, …) -> (n, projection_dim)."""
 
     def __init__(self, encoder: CharCNN, precision: Precision, tuning: Tuning) -> None:
         with torch.inference_mode():
@@ -36,13 +36,16 @@ class FastEncoder:
             self.projection: _Linear | None = None
             if encoder.projection is not None:
                 self.projection = _Linear(encoder.projection.weight, encoder.projection.bias, precision, tuning)
+            self.word_vectors = encoder.word_vectors.detach() if isinstance(encoder, CharWordCNN) else None
 
     def __call__(self, ids: Tensor) -> Tensor:
         with torch.inference_mode():
-            features = self._convolve(ids)
+            characters = ids if self.word_vectors is None else ids[:, :-1]
+            features = self._convolve(characters)
             for highway in self.highways:
                 features = highway(features)
-            return features if self.projection is None else self.projection(features)
+            vectors = features if self.projection is None else self.projection(features)
+            return vectors if self.word_vectors is None else vectors + self.word_vectors[ids[:, -1] - 1]
 
     def _convolve(self, ids: Tensor) -> Tensor:
         words = _shortest_first(ids)

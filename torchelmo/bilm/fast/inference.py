@@ -19,7 +19,6 @@ from torchelmo.bilm.fast.encoder import FastEncoder
 from torchelmo.bilm.fast.products import Precision, Tuning, choose_product, has_half
 from torchelmo.bilm.lstm import FORGET_BIAS, ProjectedLSTM
 from torchelmo.runtime import in_parallel
-from torchelmo.text.characters import CharacterEncoder
 
 T = TypeVar("T")
 State = tuple[Tensor, Tensor]  # hidden and cell (n_directions, n_layers, n_sentences, …), as in BiLMState
@@ -69,7 +68,8 @@ class FastInference:
         vectors, missing = cache.look_up(distinct, key)
         if missing:
             new_words = [distinct[place] for place in missing]
-            ids = CharacterEncoder(self.encoder.config.max_characters).encode(new_words)
+            assert isinstance(self.encoder, CharCNN), "only a model that reads characters needs a cache"
+            ids = self.encoder.characters.encode(new_words)
             new = self.encode(torch.from_numpy(ids).to(self.encoder.embedding.device), precision=precision)
             cache.add(new_words, new, key)
             vectors = new if vectors is None else vectors.index_copy_(0, torch.tensor(missing, device=new.device), new)
