@@ -45,5 +45,5 @@ def test_commands_options_and_files_exist(target, elsewhere, monkeypatch, capsys
         if program == ".venv/bin/torchelmo":
             check_command(["torchelmo", *words], monkeypatch, capsys)
         else:
-            assert words[0] == "-m"
-            check_options(words, (ROOT / f"{words[1].replace('.', '/')}.py").read_text(encoding="utf-8"))
+            script = f"{words[1].replace('.', '/')}.py" if words[0] == "-m" else words[0]
+            check_options(words, (ROOT / script).read_text(encoding="utf-8"))
