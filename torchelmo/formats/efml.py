@@ -29,7 +29,7 @@ _DEFAULT_SHAPE: dict[str, dict[str, Any]] = {  # of all published models
     "token_embedder": {
         "name": "cnn",
         "activation": "relu",
-        "filters": [list(pair) for pair in PAPER_FILTERS],
+        "filters": list(map(list, PAPER_FILTERS)),
         "n_highway": 2,
         "word_dim": 100,
         "char_dim": 50,
