@@ -1,11 +1,15 @@
-"""Compare pre-training recipes: train variants of one configuration for the same time, and compare perplexities.
+"""Compare pre-training recipes: train variants of one configuration for the same time or text; compare perplexities.
 
     python -m benchmarks.recipes experiments/recipes/english-small.toml --data data/english --out runs/recipes
+    python -m benchmarks.recipes experiments/recipes/muon.toml --data data/english --out runs/muon --tokens 4e5
 
 The TOML file has a `base` (a configuration for `torchelmo pretrain`), settings `set` for all variants, and
 `[[variants]]`, each with a `name` and its own `set`. Variants run one after the other on all cores, or `--jobs` at a
 time with an equal share of the cores. After Ctrl-C, the same command resumes. Finished variants are not run again, so
 variants can be added later.
+
+`--tokens` trains every variant on the same number of tokens instead of for the same time. The perplexities then do not
+depend on other work on the machine.
 """
 
 import argparse
@@ -14,7 +18,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.common import print_header
@@ -48,7 +52,8 @@ def main() -> None:
         for variant in recipes.variants:
             settings = [*recipes.set, *variant.set, *common_settings(given), f"out={given.out / slug(variant.name)}"]
             where = f"{given.config}: {variant.name}"
-            configs[variant.name] = build_config(PretrainConfig, override(base, settings, PretrainConfig), where)
+            config = build_config(PretrainConfig, override(base, settings, PretrainConfig), where)
+            configs[variant.name] = config if given.tokens is None else with_tokens(config, given.tokens)
         if given.variant is None:
             run_all(list(configs), given.jobs)
         elif given.variant in configs:
@@ -59,7 +64,8 @@ def main() -> None:
         raise SystemExit(str(error)) from error
     except KeyboardInterrupt:
         raise SystemExit("Stopped. Repeat the command to resume.") from None
-    print_header(f"{given.minutes:g} minutes per variant, {given.jobs} at a time")
+    length = f"{given.minutes:g} minutes" if given.tokens is None else f"{given.tokens:,.0f} tokens"
+    print_header(f"{length} per variant, {given.jobs} at a time")
     print("| variant | tokens/s | M tokens | held-out perplexity | forward | backward |\n|---|---|---|---|---|---|")
     rows = [(name, read_evaluations(config.out)[-1]) for name, config in configs.items()]
     for name, found in sorted(rows, key=lambda row: row[1]["heldout"]):
@@ -71,8 +77,13 @@ def main() -> None:
 
 def common_settings(given: argparse.Namespace) -> list[str]:
     """Return the settings that all variants share: the data, the time and the number of threads."""
-    share = max(1, (os.cpu_count() or 1) // given.jobs)
+    share = given.threads or max(1, (os.cpu_count() or 1) // given.jobs)
     return [f"data={given.data}", f"hours={given.minutes / 60}", f"threads={share}"]
+
+
+def with_tokens(config: PretrainConfig, n_tokens: float) -> PretrainConfig:
+    """Return `config` with the number of steps that read about `n_tokens`."""
+    return replace(config, hours=None, steps=max(1, round(n_tokens / (config.batch_size * config.unroll))))
 
 
 def run_all(names: Sequence[str], n_at_once: int) -> None:
@@ -88,7 +99,7 @@ def run_all(names: Sequence[str], n_at_once: int) -> None:
 
 
 def run_one(config: PretrainConfig, where: str) -> None:
-    """Train one variant for its time, or resume it."""
+    """Train one variant to its end, or resume it."""
     try:
         with Stop().on_signals() as stop:
             pretrain(
@@ -109,6 +120,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="text prepared by `torchelmo prepare`")
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs, with one subfolder per variant")
     parser.add_argument("--minutes", type=float, default=6.0, help="training time per variant (default: 6)")
+    parser.add_argument("--tokens", type=float, help="number of training tokens per variant, instead of --minutes")
+    parser.add_argument("--threads", type=int, help="threads per variant (default: an equal share of the cores)")
     parser.add_argument("--jobs", type=int, default=1, help="number of variants to train at a time (default: 1)")
     parser.add_argument("--variant", metavar="NAME", help="train only this variant, and print no table")
     given = parser.parse_args()

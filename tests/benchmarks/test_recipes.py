@@ -48,6 +48,16 @@ def test_variants_are_sorted_by_perplexity_and_not_run_again(call):
 
 
 @pytest.mark.slow
+def test_tokens_give_every_variant_the_same_text(call):
+    lines = "[[variants]]\nname = 'muon'\nset = ['optim.name=\"muon\"']\n[[variants]]\nname = 'usual'\n"
+    found = call(lines, "--tokens", "20000", "--threads", "1")
+    assert found.returncode == 0, found.stderr
+    assert "20,000 tokens" in found.stdout
+    rows = [line.split(" | ") for line in found.stdout.splitlines() if line.startswith("| ")][1:]
+    assert {row[0]: row[2] for row in rows} == {"| muon": "0.02", "| usual": "0.02"}
+
+
+@pytest.mark.slow
 def test_a_failing_variant_is_named(call):
     found = call("[[variants]]\nname = 'no words'\nset = ['init=nowhere']\n")
     assert found.returncode == 1

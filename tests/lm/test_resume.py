@@ -38,9 +38,10 @@ def end_of(out):
         {},
         {"loss": "full", "optim": {}},
         {"reset_state": True},
+        {"optim": {"name": "muon", "lr": 0.02, "decay": "linear"}},
         {"model": WORDS, "optim": {"name": "adam", "lr": 0.01, "decay": "cosine", "warmup": 3.0}},
     ],
-    ids=["sampled, adamw", "full, adagrad", "reset state", "words, tied, adam"],
+    ids=["sampled, adamw", "full, adagrad", "reset state", "muon", "words, tied, adam"],
 )
 def test_stopped_and_resumed_is_as_if_never_stopped(data, tmp_path, changes):
     settings = {"steps": 12, "log_every": 1, "evaluate_every": 4, "checkpoint_every": 100, **changes}

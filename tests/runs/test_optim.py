@@ -7,8 +7,11 @@ import torch
 from facts import mentions
 from torch import nn
 
+from torchelmo.bilm.lstm import ProjectedLSTM
+from torchelmo.config import build_config
 from torchelmo.errors import ConfigError, WeightsError
-from torchelmo.runs.config import OptimConfig
+from torchelmo.runs.config import OptimConfig, TaskOptimConfig
+from torchelmo.runs.muon import lstm_blocks, orthogonalize
 from torchelmo.runs.optim import (
     build_optimizer,
     clip_gradients,
@@ -117,19 +120,85 @@ def test_a_share_of_the_past_that_never_fades_is_refused():
         OptimConfig(rho=1.0)
 
 
-OPTIMIZERS = [{"name": name} for name in ("adagrad", "adam", "adamw", "adadelta")]
+def newton_schulz(matrix):
+    """The published loop, one matrix at a time."""
+    x = matrix / matrix.norm()
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return x
+
+
+def test_muon_is_the_published_one_for_each_gate_by_itself():
+    torch.manual_seed(0)
+    gates, tall, bias = (nn.Parameter(torch.randn(shape)) for shape in ((3, 16), (7, 3), (5,)))
+    config = OptimConfig(name="muon", lr=0.1, weight_decay=0.5, muon_momentum=0.9, muon_scale=0.3)
+    muon = build_optimizer(config, [gates, bias, tall], {gates: 4, tall: 1})
+    other = nn.Parameter(bias.detach().clone())
+    adamw = build_optimizer(OptimConfig(name="adamw", lr=0.1, weight_decay=0.5), [other])
+    expected = [gates.detach().clone(), tall.detach().clone()]
+    momenta = [torch.zeros(3, 16), torch.zeros(7, 3)]
+    for _ in range(3):
+        gates.grad, tall.grad, bias.grad = torch.randn(3, 16), torch.randn(7, 3), torch.randn(5)
+        other.grad = bias.grad.clone()
+        for weight, gradient, momentum in zip(expected, (gates.grad, tall.grad), momenta):
+            momentum.mul_(0.9).add_(0.1 * gradient)
+            update = 0.1 * gradient + 0.9 * momentum
+            weight.mul_(1 - 0.1 * 0.5)
+            if weight.shape == (3, 16):
+                for k in range(0, 16, 4):
+                    weight[:, k : k + 4] -= 0.1 * 0.3 * 4**0.5 * newton_schulz(update[:, k : k + 4])
+            else:
+                weight -= 0.1 * 0.3 * 7**0.5 * newton_schulz(update.T).T
+        muon.step()
+        adamw.step()
+    torch.testing.assert_close([gates.detach(), tall.detach()], expected, rtol=1e-4, atol=1e-5)
+    assert torch.equal(bias, other)
+
+
+def test_orthogonalized_matrices_have_singular_values_near_one():
+    torch.manual_seed(0)
+    values = torch.linalg.svdvals(orthogonalize(torch.randn(3, 32, 128)))
+    assert float(values.min()) > 0.6
+    assert float(values.max()) < 1.25
+
+
+def test_a_zero_gradient_leaves_the_matrix():
+    weight = nn.Parameter(torch.ones(2, 4))
+    weight.grad = torch.zeros(2, 4)
+    build_optimizer(OptimConfig(name="muon"), [weight], {weight: 2}).step()
+    assert torch.equal(weight, torch.ones(2, 4))
+
+
+def test_muon_without_matrices_is_refused():
+    with pytest.raises(ConfigError, match=mentions("optim.name", "muon")):
+        build_optimizer(OptimConfig(name="muon"), parameters())
+
+
+def test_tasks_cannot_choose_muon():
+    with pytest.raises(ConfigError, match=mentions("name", "muon")):
+        build_config(TaskOptimConfig, {"name": "muon"})
+
+
+def test_all_lstm_matrices_are_orthogonalized_and_gates_are_blocks():
+    lstm = ProjectedLSTM(3, 8, 4)
+    found = lstm_blocks(nn.ModuleList([lstm, nn.Linear(2, 2)]))
+    assert found == {lstm.input_weight: 4, lstm.state_weight: 4, lstm.projection: 1}
+
+
+OPTIMIZERS = [{"name": name} for name in ("adagrad", "adam", "adamw", "adadelta", "muon")]
 
 
 @pytest.mark.parametrize("settings", OPTIMIZERS)
 def test_a_restored_optimizer_goes_on_bit_for_bit(settings):
     config = OptimConfig(**settings, lr=0.05)
     straight = parameters()
-    take(build_optimizer(config, straight), straight, 6)
+    take(build_optimizer(config, straight, {straight[0]: 2}), straight, 6)
 
     broken = parameters()
-    first = build_optimizer(config, broken)
+    first = build_optimizer(config, broken, {broken[0]: 2})
     take(first, broken, 3)
-    second = build_optimizer(config, broken)
+    second = build_optimizer(config, broken, {broken[0]: 2})
     restore_optimizer(second, NAMES, optimizer_tensors(first, NAMES), "here")
     set_learning_rate(second, 0.05)
     take(second, broken, 3, start=3)

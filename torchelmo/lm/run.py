@@ -34,6 +34,7 @@ from torchelmo.lm.losses import LOSSES, Batch, Negatives, Objective, Sampler, to
 from torchelmo.lm.stream import Stream, Window
 from torchelmo.runs.checkpoint import Checkpoint, save_checkpoint
 from torchelmo.runs.distributed import World, parallel
+from torchelmo.runs.muon import lstm_blocks
 from torchelmo.runs.optim import (
     build_optimizer,
     learning_rate,
@@ -147,7 +148,8 @@ class Run:
         bilm = build_model(config, self.corpus) if checkpoint is None else _read_model(checkpoint)
         self.bilm = bilm.to(self.world.device)
         self.names, self.parameters = _trained_parameters(self.bilm, config.trained)
-        self.optimizer = build_optimizer(config.optim, self.parameters)
+        blocks = lstm_blocks(self.bilm) if config.optim.name == "muon" else None
+        self.optimizer = build_optimizer(config.optim, self.parameters, blocks)
         self.sampler = Sampler(len(self.corpus.vocabulary), config.negatives) if config.loss == "sampled" else None
         self.objective = self._build_objective()
         self.state: BiLMState = self.bilm.zero_state(self.stream.batch_size)

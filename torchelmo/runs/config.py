@@ -15,7 +15,8 @@ from torchelmo.config import (
 )
 from torchelmo.errors import ConfigError
 
-OptimizerName = Literal["adagrad", "adam", "adamw", "adadelta"]
+OptimizerName = Literal["adagrad", "adam", "adamw", "adadelta", "muon"]
+TaskOptimizerName = Literal["adagrad", "adam", "adamw", "adadelta"]
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -25,9 +26,11 @@ class OptimConfig(Config):
 
     name: OptimizerName = "adagrad"
     lr: PositiveFloat | None = None  # the highest rate of the run; default: see DEFAULT_RATES
-    betas: tuple[Fraction, Fraction] = (0.9, 0.99)  # adam and adamw
-    eps: NonNegativeFloat = 1e-8  # adam, adamw and adadelta
+    betas: tuple[Fraction, Fraction] = (0.9, 0.99)  # adam, adamw and muon
+    eps: NonNegativeFloat = 1e-8  # adam, adamw, adadelta and muon
     rho: Fraction = 0.95  # adadelta
+    muon_momentum: Fraction = 0.95  # muon in pre-training: the decay rate of the momentum of LSTM matrices
+    muon_scale: NonNegativeFloat = 0.2  # muon: the size of their updates; at 0.2 about as large as those of adamw
     weight_decay: NonNegativeFloat = 0.0
     initial_accumulator: NonNegativeFloat = 1.0  # adagrad
     warmup: NonNegativeFloat = 0.0  # below 1: a share of the run; otherwise a number of steps
@@ -35,7 +38,13 @@ class OptimConfig(Config):
     hold: Fraction = 0.0  # the share of the run before the decay starts; up to there, a run can still be made longer
     final: Annotated[float, Range(min=0, max=1)] = 0.0  # the last rate, as a share of lr
 
-    DEFAULT_RATES: ClassVar[Mapping[str, float]] = {"adagrad": 0.2, "adam": 4e-3, "adamw": 4e-3, "adadelta": 1.0}
+    DEFAULT_RATES: ClassVar[Mapping[str, float]] = {
+        "adagrad": 0.2,
+        "adam": 4e-3,
+        "adamw": 4e-3,
+        "adadelta": 1.0,
+        "muon": 8e-3,
+    }
 
     @property
     def peak(self) -> float:
@@ -47,7 +56,7 @@ class OptimConfig(Config):
 class TaskOptimConfig(OptimConfig):
     """[optim] of a task: the same settings with other defaults, and halving."""
 
-    name: OptimizerName = "adam"
+    name: TaskOptimizerName = "adam"
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)
     halve_after: NonNegativeInt = 0  # halve the rate after this many epochs without a new best; 0: never
 

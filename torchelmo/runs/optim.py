@@ -8,22 +8,35 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchelmo.errors import WeightsError
+from torchelmo.errors import ConfigError, WeightsError
 from torchelmo.runs.config import OptimConfig
+from torchelmo.runs.muon import Muon
 from torchelmo.tensors import Shape
 
-# The tensors that an optimizer keeps for every parameter, each of its shape; "step" is a scalar beside them.
+# The tensors that an optimizer keeps for every parameter, each of its shape; "step" is a scalar beside them. Muon has
+# its own list for every parameter.
 _STATE: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
     torch.optim.Adagrad: ("sum",),
     torch.optim.Adam: ("exp_avg", "exp_avg_sq"),
     torch.optim.AdamW: ("exp_avg", "exp_avg_sq"),
     torch.optim.Adadelta: ("square_avg", "acc_delta"),
 }
-_SIGNED = ("exp_avg",)  # all other state is a sum of squares or a count
+_SIGNED = ("exp_avg", "momentum")  # all other state is a sum of squares or a count
 
 
-def build_optimizer(config: OptimConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Build the optimizer that `config` names. The loop sets the learning rate before every step."""
+def build_optimizer(
+    config: OptimConfig, parameters: list[nn.Parameter], blocks: Mapping[Tensor, int] | None = None
+) -> torch.optim.Optimizer:
+    """Build the optimizer that `config` names. The loop sets the learning rate before every step.
+
+    Args:
+        config: The optimizer and its settings.
+        parameters: All trained parameters.
+        blocks: The matrices that "muon" orthogonalizes, from `lstm_blocks`; other optimizers do not need them.
+
+    Raises:
+        ConfigError: The optimizer is "muon", and there are no blocks.
+    """
     shared: dict[str, Any] = {"lr": config.peak, "weight_decay": config.weight_decay}
     optimizer: torch.optim.Optimizer
     match config.name:
@@ -33,6 +46,18 @@ def build_optimizer(config: OptimConfig, parameters: list[nn.Parameter]) -> torc
             optimizer = torch.optim.Adagrad(parameters, initial_accumulator_value=start, fused=on_cpu, **shared)
         case "adadelta":
             optimizer = torch.optim.Adadelta(parameters, rho=config.rho, eps=config.eps, **shared)
+        case "muon":
+            if not blocks:
+                raise ConfigError("optim.name: 'muon' trains the LSTM matrices of a biLM, found none. Use 'adamw'.")
+            optimizer = Muon(
+                parameters,
+                blocks,
+                betas=config.betas,
+                eps=config.eps,
+                momentum=config.muon_momentum,
+                scale=config.muon_scale,
+                **shared,
+            )
         case _:
             adam = torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam
             optimizer = adam(parameters, betas=config.betas, eps=config.eps, fused=True, **shared)
@@ -89,8 +114,8 @@ def optimizer_shapes(optimizer: torch.optim.Optimizer, names: Sequence[str]) -> 
     """Return the shape of every tensor that `optimizer_tensors` can return, to check a file before it is read."""
     shapes: dict[str, Shape] = {}
     for name, parameter in zip(names, _parameters(optimizer), strict=True):
-        shapes |= {f"{name}/{what}": tuple(parameter.shape) for what in _STATE[type(optimizer)]}
-        shapes[f"{name}/step"] = ()
+        for what in _state_names(optimizer, parameter):
+            shapes[f"{name}/{what}"] = () if what == "step" else tuple(parameter.shape)
     return shapes
 
 
@@ -128,8 +153,8 @@ def restore_optimizer(
         if not key.endswith(_SIGNED) and tensor.numel() and float(tensor.min()) < 0:
             raise WeightsError(f"{where}: optimizer state {key!r}: expected no negative number, found one.")
     state: dict[int, dict[str, Any]] = {}
-    for i, name in enumerate(names):
-        keys = [f"{name}/{what}" for what in (*_STATE[type(optimizer)], "step")]
+    for i, (name, parameter) in enumerate(zip(names, _parameters(optimizer), strict=True)):
+        keys = [f"{name}/{what}" for what in _state_names(optimizer, parameter)]
         missing = [key for key in keys if key not in tensors]
         if missing and (complete or len(missing) < len(keys)):
             raise WeightsError(f"{where}: expected optimizer state {missing[0]!r}, which is missing.")
@@ -186,6 +211,10 @@ class MovingAverage:
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _state_names(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> tuple[str, ...]:
+    return optimizer.state_names(parameter) if isinstance(optimizer, Muon) else (*_STATE[type(optimizer)], "step")
 
 
 def _increment_versions(parameters: list[nn.Parameter]) -> None:
