@@ -26,7 +26,7 @@ _FENCE = re.compile(
     r"(?:^<!-- (?P<note>[^\n]*?) -->\n+)?^(?P<indent> *)```(?P<language>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$",
     flags=re.DOTALL | re.MULTILINE,
 )
-_PROGRAMS = {"cat", "cp", "echo", "gzip", "head", "ls", "mkdir", "printf", "python", "sed", "sort", "tail", "wc"}
+_PROGRAMS = {"cat", "cp", "echo", "gzip", "head", "ls", "mkdir", "printf", "python", "sed", "sort", "tail", "tar", "wc"}
 
 
 class Block(NamedTuple):
