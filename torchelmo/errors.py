@@ -39,8 +39,23 @@ class TrainingError(TorchelmoError, RuntimeError):
     """Training cannot continue; saved checkpoints are intact."""
 
 
+class MissingPackageError(TorchelmoError, ImportError):
+    """A package that an optional part needs is not installed; the message names the extra that brings it."""
+
+
 class WrongCallError(TorchelmoError, ValueError):
     """The arguments do not fit together; nothing was started."""
+
+
+def missing_package(package: str, extra: str) -> MissingPackageError:
+    """Return the error for a package that is not installed, to be raised from the ImportError.
+
+    >>> print(missing_package("scikit-learn", "sklearn"))
+    The package scikit-learn is needed here and is not installed. Install it with: pip install 'torchelmo[sklearn]'
+    """
+    return MissingPackageError(
+        f"The package {package} is needed here and is not installed. Install it with: pip install 'torchelmo[{extra}]'"
+    )
 
 
 def short_repr(value: Any) -> str:
