@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from torchelmo.cli import analyse, embed, lm, models, task
+from torchelmo.cli import analyse, embed, lm, models, predict, task
 from torchelmo.cli.exit import echo, run, use_utf8_output
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -21,9 +21,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "prepare": lm.prepare,
     "pretrain": lm.pretrain,
     "fine-tune": lm.fine_tune,
-    "perplexity": lm.perplexity,
-    "surprisal": lm.surprisal,
-    "substitutes": lm.substitutes,
+    "perplexity": predict.perplexity,
+    "surprisal": predict.surprisal,
+    "substitutes": predict.substitutes,
 }
 TASK_COMMANDS: dict[str, Callable[..., None]] = {
     "train": task.train,

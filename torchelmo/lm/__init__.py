@@ -6,6 +6,7 @@ fine_tune         continue training a biLM on other text
 perplexity        how well a model predicts sentences
 surprisal         bits of information of every token
 substitutes       the words that a model expects at each position
+Scorer            scores of tokens, words and sequences, with the method names of minicons
 """
 
 from typing import TYPE_CHECKING
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
     from torchelmo.lm.loop import pretrain
     from torchelmo.lm.predict import perplexity, substitutes, surprisal
     from torchelmo.lm.preparation import prepare
+    from torchelmo.lm.scorer import Scorer
     from torchelmo.lm.stream import Stream
 
 __all__ = [
     "Corpus",
     "PretrainConfig",
+    "Scorer",
     "Stream",
     "fine_tune",
     "perplexity",
@@ -38,6 +41,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "Corpus": "lm.corpus",
         "PretrainConfig": "lm.config",
+        "Scorer": "lm.scorer",
         "Stream": "lm.stream",
         "fine_tune": "lm.finetune",
         "perplexity": "lm.predict",

@@ -5,7 +5,7 @@ directions: p(w) ∝ p(w | words before) · p(w | words after).
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -40,6 +40,8 @@ class Scores(NamedTuple):
     known: npt.NDArray[np.bool_]  # (n,): whether the vocabulary has the token; if not, it was scored as <UNK>
     forward: Tensor | None  # (n + 1,) float64: of w_1 … w_n </S>
     backward: Tensor | None  # (n + 1,) float64: of <S> w_1 … w_n
+    ranks: Mapping[str, Tensor] = {}  # by direction, (n + 1,): 1 if no other word is more probable than the target
+    entropies: Mapping[str, Tensor] = {}  # by direction, (n + 1,) float64, in nats: of the predicted distributions
 
 
 def contexts(
@@ -80,32 +82,57 @@ def language_model(bilm: BiLM) -> tuple[Softmax, Vocabulary]:
 
 
 def scores(
-    bilm: BiLM, sentences: Iterable[Sentence], *, state: State = "reset", batch_tokens: int = 2048
+    bilm: BiLM,
+    sentences: Iterable[Sentence],
+    *,
+    state: State = "reset",
+    batch_tokens: int = 2048,
+    rank: bool = False,
+    entropy: bool = False,
 ) -> Iterator[Scores]:
-    """Yield the log-probabilities of every sentence, in order. The arguments are those of `contexts`."""
+    """Yield the log-probabilities of every sentence, in order.
+
+    The arguments are those of `contexts`. `rank` and `entropy` also compute the ranks of the targets and the entropies
+    of the distributions.
+    """
     softmax, vocabulary = language_model(bilm)
     rows = max(1, min(batch_tokens, _LOGITS // bilm.config.softmax_words))
     found = contexts(bilm, sentences, state=state, batch_tokens=batch_tokens)
     for group in _by_tokens(found, lambda item: len(item[0]) + 1, rows):
         ids = [torch.from_numpy(vocabulary.ids([BEGIN, *sentence, END])) for sentence, _ in group]
-        parts = []
+        lengths = [len(some) - 1 for some in ids]
+        found_by: dict[str, dict[str, Sequence[Tensor]]] = {"log_p": {}, "rank": {}, "entropy": {}}
         for direction, start in (("forward", 1), ("backward", 0)):
             vectors = [getattr(vectors, direction) for _, vectors in group]
             if vectors[0] is None:
-                parts.append([None] * len(group))
                 continue
             targets = torch.cat([some[start : len(some) - 1 + start] for some in ids]).to(vectors[0].device)
             with torch.no_grad():
-                log_p = _target_log_probabilities(softmax, torch.cat(vectors), targets, rows)
-            parts.append(list(log_p.split([len(some) - 1 for some in ids])))
-        for (sentence, _), some, forward, backward in zip(group, ids, *parts):
-            yield Scores(sentence, (some[1:-1] != vocabulary.unknown_id).numpy(), forward, backward)
+                measured = _measure_targets(softmax, torch.cat(vectors), targets, rows, rank=rank, entropy=entropy)
+            for name, values in measured.items():
+                found_by[name][direction] = values.split(lengths)
+        for i, ((sentence, _), some) in enumerate(zip(group, ids)):
+            log_p, ranks, entropies = (
+                {direction: values[i] for direction, values in part.items()} for part in found_by.values()
+            )
+            known = (some[1:-1] != vocabulary.unknown_id).numpy()
+            yield Scores(sentence, known, log_p.get("forward"), log_p.get("backward"), ranks, entropies)
 
 
-def _target_log_probabilities(softmax: Softmax, vectors: Tensor, targets: Tensor, rows: int) -> Tensor:
-    pieces = zip(vectors.split(rows), targets.split(rows))
-    found = [softmax(some).gather(-1, wanted.unsqueeze(-1)).squeeze(-1) for some, wanted in pieces]
-    return torch.cat(found).double().cpu()
+def _measure_targets(
+    softmax: Softmax, vectors: Tensor, targets: Tensor, rows: int, *, rank: bool, entropy: bool
+) -> dict[str, Tensor]:
+    """Return the log-probability of each target, and if asked for, its rank and the entropy of the distribution."""
+    found: dict[str, list[Tensor]] = {"log_p": [], "rank": [], "entropy": []}
+    for some, wanted in zip(vectors.split(rows), targets.split(rows)):
+        log_p = softmax(some)
+        of_target = log_p.gather(-1, wanted.unsqueeze(-1))
+        found["log_p"].append(of_target.squeeze(-1).double().cpu())
+        if rank:
+            found["rank"].append(((log_p > of_target).sum(-1) + 1).cpu())
+        if entropy:
+            found["entropy"].append(-(log_p.exp() * log_p).sum(-1, dtype=torch.float64).cpu())
+    return {name: torch.cat(parts) for name, parts in found.items() if parts}
 
 
 def _checked(sentences: Iterable[Sentence]) -> Iterator[Sentence]:

@@ -1,0 +1,326 @@
+"""Surprisal of the words of a table, as reading studies need it: one result for each word as it is given.
+
+A word of a study is what the reader saw: "owners." with its full stop. The model's tokens are smaller, so the bits of
+the tokens of a word are added: −log₂ p(word) = Σ −log₂ p(token).
+"""
+
+import math
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from torchelmo.bilm.model import BiLM
+from torchelmo.errors import ConfigError, InputError, short_repr
+from torchelmo.files import read_lines, require_file
+from torchelmo.lm.corpus import Corpus
+from torchelmo.lm.predict import Scores, State, scores
+from torchelmo.text.reading import malformed
+from torchelmo.text.tables import TableReader, column_names
+from torchelmo.text.tokenize import align, tokenizer_for
+
+_BLOCK = 2048  # words that are split into sentences at once
+_Owned: TypeAlias = tuple[list[str], list[int]]  # the tokens of a sentence, and the number of the word of each
+
+
+class Word(NamedTuple):
+    """A word as the reader saw it."""
+
+    text: str
+    group: str = ""  # the story or item: the model starts from zero state where it changes
+    sentence: str | None = None  # a sentence ends where it changes; None: where the rules of the language say so
+
+
+class WordScore(NamedTuple):
+    """The prediction of a word. Dicts have one entry for each direction of the model, and are empty without tokens."""
+
+    word: Word
+    tokens: list[str]
+    in_vocabulary: bool  # whether the vocabulary has all tokens
+    bits: dict[str, float]  # −log₂ p, added over the tokens
+    ranks: dict[str, int]  # of the token that the direction reads first
+    entropies: dict[str, float]  # in bits, of the distribution before the direction reads the word
+
+
+def word_surprisal(
+    bilm: BiLM,
+    words: Iterable[Word],
+    *,
+    state: State = "reset",
+    lang: str | None = "en",
+    batch_tokens: int = 2048,
+    rank: bool = False,
+    entropy: bool = False,
+) -> Iterator[WordScore]:
+    """Yield the surprisal of every word, in order. Words are read as they are needed.
+
+    Args:
+        bilm: A model with a softmax.
+        words: The words of the text. The words of a group are joined by spaces and then tokenized.
+        state: "reset" starts every sentence from zero state. "carry" starts every group from zero state, and every
+            other sentence from the state after the one before it.
+        lang: The language whose rules find the tokens and sentences. None: words are tokens, separated by spaces if
+            there are several in a word, and a group is a sentence if the words name no sentences.
+        batch_tokens: About how many tokens to process at once.
+        rank: Compute the ranks.
+        entropy: Compute the entropies.
+
+    Raises:
+        InputError: The model has no softmax.
+
+    Example:
+        >>> import torchelmo
+        >>> from torchelmo.lm.words import Word, word_surprisal
+        >>> found = list(word_surprisal(torchelmo.load(), [Word("The"), Word("owners'"), Word("garden.")]))
+        >>> [one.tokens for one in found]
+        [['The'], ['owners', "'"], ['garden', '.']]
+    """
+    pending: deque[_Pending] = deque()
+    counter = 0
+
+    def read() -> Iterator[tuple[int, Word]]:
+        nonlocal counter
+        for word in words:
+            pending.append(_Pending(word))
+            yield counter, word
+            counter += 1
+
+    owners: deque[list[int]] = deque()
+
+    def sentences(group: Iterable[tuple[int, Word]]) -> Iterator[list[str]]:
+        for tokens, numbers in _split_group(group, lang):
+            owners.append(numbers)
+            yield tokens
+
+    def measure(text: Iterable[list[str]]) -> Iterator[Scores]:
+        return scores(bilm, text, state=state, batch_tokens=batch_tokens, rank=rank, entropy=entropy)
+
+    groups = (group for _, group in groupby(read(), key=lambda item: item[1].group))
+    results: Iterator[Scores]
+    if state == "carry":
+        results = chain.from_iterable(measure(sentences(group)) for group in groups)
+    else:
+        results = measure(chain.from_iterable(map(sentences, groups)))
+    done = 0
+    for result in results:
+        numbers = owners.popleft()
+        for _ in range(numbers[0] - done):  # no later sentence has tokens of these words
+            yield pending.popleft().result()
+        done = numbers[0]
+        for i, number in enumerate(numbers):
+            pending[number - done].add(result, i)
+    yield from (word.result() for word in pending)
+
+
+class _Pending:
+    """A word whose tokens are not all scored yet."""
+
+    def __init__(self, word: Word) -> None:
+        self.word = word
+        self.tokens: list[str] = []
+        self.known = True
+        self.bits: dict[str, float] = {}
+        self.ranks: dict[str, int] = {}
+        self.entropies: dict[str, float] = {}
+
+    def add(self, found: Scores, i: int) -> None:
+        """Add token `i` of a sentence."""
+        self.tokens.append(found.tokens[i])
+        self.known = self.known and bool(found.known[i])
+        for direction, values, row in (("forward", found.forward, i), ("backward", found.backward, i + 1)):
+            if values is None:
+                continue
+            self.bits[direction] = self.bits.get(direction, 0.0) - float(values[row]) / math.log(2)
+            # The forward direction reads the first token of a word first, the backward direction the last one.
+            if direction == "backward" or len(self.tokens) == 1:
+                if found.ranks:
+                    self.ranks[direction] = int(found.ranks[direction][row])
+                if found.entropies:
+                    self.entropies[direction] = float(found.entropies[direction][row]) / math.log(2)
+
+    def result(self) -> WordScore:
+        return WordScore(self.word, self.tokens, self.known, self.bits, self.ranks, self.entropies)
+
+
+class Frequencies:
+    """How often words occur, from text that `torchelmo prepare` wrote or from a list.
+
+    Args:
+        path: A folder that `torchelmo prepare` wrote, or a file of lines `word TAB count`.
+
+    Raises:
+        InputError: A line of the list is not a word and its count.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._counts: dict[str, int] = {}
+        if Path(path).is_dir():
+            corpus = Corpus(path)
+            self._counts = dict(zip(corpus.types[3:], corpus.counts[3:].tolist()))  # without the marks
+        else:
+            for number, line in enumerate(read_lines(require_file(path, "a list of words and their counts")), 1):
+                word, _, count = line.rstrip().rpartition("\t")
+                if not word or not count.isdecimal():
+                    raise malformed(path, number, "a word, a tab and its count", short_repr(line))
+                self._counts[word] = self._counts.get(word, 0) + int(count)
+        self._total = sum(self._counts.values()) + len(self._counts) + 1
+
+    def log2(self, tokens: Sequence[str]) -> float | None:
+        """Return log₂ of the relative frequency of a word, given its tokens; None without tokens.
+
+        The values of the tokens are added, as surprisals are; tokens without a letter or digit are left out unless the
+        word has no others. Every count is one higher than counted, so that new words have a frequency, too.
+        """
+        chosen = [token for token in tokens if any(map(str.isalnum, token))] or tokens
+        if not chosen:
+            return None
+        counts = (self._counts.get(token) or self._counts.get(token.lower(), 0) for token in chosen)
+        return sum(math.log2((count + 1) / self._total) for count in counts)
+
+
+def surprisal_table(
+    bilm: BiLM,
+    path: str | Path,
+    word: str,
+    *,
+    group: str | None = None,
+    sentence: str | None = None,
+    state: State = "reset",
+    lang: str | None = "en",
+    directions: Sequence[str] | None = None,
+    rank: bool = False,
+    entropy: bool = False,
+    frequencies: Frequencies | None = None,
+    spillover: int = 0,
+    batch_tokens: int = 2048,
+    progress: Callable[[int], object] | None = None,
+) -> tuple[list[str], Iterator[list[Any]]]:
+    """Add surprisals to a table that has one word in each row.
+
+    Args:
+        bilm: A model with a softmax.
+        path: A CSV or TSV file whose first line names the columns; also .gz, .bz2 or .xz.
+        word: The column with the words.
+        group: The column that names the story or item. Contexts and spill-over never cross its borders.
+        sentence: The column that names the sentence. Default: the rules of the language find sentences.
+        state: As for `word_surprisal`.
+        lang: As for `word_surprisal`.
+        directions: The directions to add. Default: those of the model.
+        rank: Add the rank of the first token that each direction reads.
+        entropy: Add the entropy in bits, before each direction reads the word.
+        frequencies: Add the column `log_frequency`.
+        spillover: Add the values of this many words before each word, in columns such as `forward_1`.
+        batch_tokens: About how many tokens to process at once.
+        progress: Called with the number of rows that were just finished.
+
+    Returns:
+        The columns, those of the file first, and the rows, one for each row of the file. Missing values are None.
+
+    Raises:
+        InputError: The file has no such column, or one with the name of an added column.
+        ConfigError: The model does not have a direction.
+    """
+    table = TableReader(path)
+    at = {name: table.index(name, option) for option, name in _chosen(words=word, group=group, sentence=sentence)}
+    chosen = tuple(directions or bilm.config.directions)
+    for direction in chosen:
+        if direction not in bilm.config.directions:
+            raise ConfigError(f"direction: expected one that the model has, got {direction!r}.")
+    parts = ["", *(["rank"] if rank else []), *(["entropy"] if entropy else [])]
+    measured = [f"{direction}_{part}".rstrip("_") for part in parts for direction in chosen]
+    values = [*measured, "length", *(["log_frequency"] if frequencies else [])]
+    lagged = [f"{name}_{lag}" for lag in range(1, spillover + 1) for name in values]
+    columns = column_names(table.columns, [*values, "tokens", "in_vocabulary", *lagged], table.name)
+
+    def rows() -> Iterator[list[Any]]:
+        kept: deque[list[str]] = deque()
+
+        def words() -> Iterator[Word]:
+            for _, row in table:
+                kept.append(row)
+                yield Word(
+                    row[at[word]],
+                    "" if group is None else row[at[group]],
+                    None if sentence is None else row[at[sentence]],
+                )
+
+        found = word_surprisal(
+            bilm, words(), state=state, lang=lang, batch_tokens=batch_tokens, rank=rank, entropy=entropy
+        )
+        before: deque[list[Any]] = deque(maxlen=spillover)
+        last_group: str | None = None
+        n_rows = 0
+        for one in found:
+            n_rows += 1
+            if one.word.group != last_group:
+                before.clear()
+                last_group = one.word.group
+            by_part: dict[str, Mapping[str, float]] = {"": one.bits, "rank": one.ranks, "entropy": one.entropies}
+            own: list[Any] = [by_part[part].get(direction) for part in parts for direction in chosen]
+            own = [round(x, 4) if isinstance(x, float) else x for x in own]
+            own.append(len(one.word.text))
+            if frequencies:
+                own.append(None if (f := frequencies.log2(one.tokens)) is None else round(f, 4))
+            known = int(one.in_vocabulary) if one.tokens else None
+            lags = [*before, *[[None] * len(values)] * (spillover - len(before))]
+            yield [*kept.popleft(), *own, len(one.tokens), known, *chain.from_iterable(lags)]
+            before.appendleft(own)
+            if progress is not None:
+                progress(1)
+        if not n_rows:
+            raise InputError(f"{table.name}: expected rows with words, found none.")
+
+    return columns, rows()
+
+
+def _chosen(**columns: str | None) -> Iterator[tuple[str, str]]:
+    return ((f"--{option}", name) for option, name in columns.items() if name is not None)
+
+
+def _split_group(words: Iterable[tuple[int, Word]], lang: str | None) -> Iterator[_Owned]:
+    """Yield the sentences of a group that have tokens."""
+    if lang is None:
+        for _, some in groupby(words, key=lambda item: item[1].sentence):
+            pairs = [(token, number) for number, word in some for token in word.text.split()]
+            if pairs:
+                yield [token for token, _ in pairs], [number for _, number in pairs]
+        return
+    for name, some in groupby(words, key=lambda item: item[1].sentence):
+        pieces: list[tuple[int, str]] = []
+        limit = _BLOCK
+        for number, word in some:
+            pieces.append((number, word.text))
+            if name is None and len(pieces) >= limit:  # the last sentence may not be complete
+                complete, pieces = _split_pieces(pieces, lang, keep_last=True)
+                yield from complete
+                limit = len(pieces) + _BLOCK
+        found, _ = _split_pieces(pieces, lang, keep_last=False)
+        if name is None:
+            yield from found
+        elif found:
+            yield [token for tokens, _ in found for token in tokens], [n for _, numbers in found for n in numbers]
+
+
+def _split_pieces(
+    pieces: list[tuple[int, str]], lang: str, *, keep_last: bool
+) -> tuple[list[_Owned], list[tuple[int, str]]]:
+    """Return the sentences of consecutive words; `keep_last` returns the last one as pieces that are not split yet."""
+    text = " ".join(piece for _, piece in pieces)
+    starts, start = [], 0
+    for _, piece in pieces:
+        starts.append(start)
+        start += len(piece) + 1
+    sentences = align(tokenizer_for(lang).sentences(text), text)
+    rest: list[tuple[int, str]] = []
+    if keep_last and sentences:
+        begin = sentences.pop()[0].start
+        first = bisect_right(starts, begin) - 1
+        number, piece = pieces[first]
+        rest = [(number, piece[begin - starts[first] :]), *pieces[first + 1 :]]
+    owned = [
+        ([token.text for token in sentence], [pieces[bisect_right(starts, token.start) - 1][0] for token in sentence])
+        for sentence in sentences
+    ]
+    return owned, rest
