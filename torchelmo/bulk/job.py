@@ -23,10 +23,12 @@ from torchelmo.text.tokenize import align, tokenizer_for
 
 if TYPE_CHECKING:
     from torchelmo.elmo import Elmo
+    from torchelmo.embedder import Embedder
 
 LAYERS = ("all", "top", "average", "sum", "concat")
 COMMIT_SECONDS = 5.0  # a killed run loses no more work than this
-_BATCHES_AT_ONCE = 4  # batches that are sorted by length together; fixed, so that a resumed run forms the same batches
+_BATCHES_PER_BLOCK = 4  # batches that are sorted by length together; fixed, so that a resumed run forms the same ones
+_BLOCKS_PER_CACHE = 64  # blocks that share token vectors: a resumed run encodes the words of fewer blocks again
 
 
 class EmbedResult(NamedTuple):
@@ -83,7 +85,8 @@ def embed_file(
 
     Line N (counted from 0) becomes the array "N", (layers, tokens, dim) for all layers and else (tokens, dim). The file
     also holds the tokens, their character offsets and the settings; `VectorFile` reads it. A run that is interrupted
-    leaves OUT.partial, never OUT. A resumed run gives the same vectors up to rounding.
+    leaves OUT.partial, never OUT. A resumed run gives the same file, bit for bit (on the same machine, with the same
+    number of threads).
 
     Args:
         input: A text file (plain, .gz, .bz2 or .xz), or "-" for standard input. Every line is embedded on its own.
@@ -149,7 +152,7 @@ def _write_vectors(job: PartialOutput, elmo: "Elmo", settings: _Settings, output
     last = time.monotonic()
     number = job.n_committed
     with progress("embed", len(job.counts), done=number, unit="lines") as advance:
-        for block in _embed_blocks(elmo, job.lines(number), settings):
+        for block in _embed_blocks(elmo, job, settings):
             for vectors in block:
                 job.append(output.encode(number, vectors.astype(output.dtype, order="C")))
                 number += 1
@@ -161,24 +164,73 @@ def _write_vectors(job: PartialOutput, elmo: "Elmo", settings: _Settings, output
         job.commit()
 
 
-def _embed_blocks(elmo: "Elmo", lines: Iterator[Line], settings: _Settings) -> Iterator[Iterator[Array]]:
-    """Yield the vectors of the lines, block by block. A resumed run has the same blocks, and so the same batches."""
-    if settings.state == "carry":
-        yield _embed(elmo, lines, settings)
+def _embed_blocks(elmo: "Elmo", job: PartialOutput, settings: _Settings) -> Iterator[Iterator[Array]]:
+    """Yield the vectors of all lines that are not safe yet, block by block.
+
+    Equal vectors, bit for bit, need equal batches, also of the words that are not in the cache. A resumed run therefore
+    has the same blocks, and the same cache: its own, which is emptied every few blocks and filled again up to here.
+    """
+    embedder = _make_embedder(elmo, settings)
+    if job.n_committed == len(job.counts):
         return
+    if settings.state == "carry":
+        yield _embed(embedder, job.lines(), settings)
+        return
+    starts = [0]
+    for block in _blocks(job.lines(), settings):
+        if starts[-1] >= job.n_committed:
+            break
+        starts.append(starts[-1] + len(block))
+    if starts[-1] != job.n_committed:
+        raise OutputError(
+            f"{job.folder}: cannot be resumed: journal.jsonl: expected whole blocks of lines, such as {starts[-1]:,}, "
+            f"found {job.n_committed:,}. Start again with --overwrite."
+        )
+    n_done = len(starts) - 1  # blocks that are safe
+    first = n_done - n_done % _BLOCKS_PER_CACHE
+    for number, block in enumerate(_blocks(job.lines(starts[first]), settings), first):
+        if number % _BLOCKS_PER_CACHE == 0:
+            embedder.cache.clear()
+        if number < n_done:
+            embedder.fill_cache([token.text for token in sentence] for line in block for sentence in line.sentences)
+        else:
+            yield _embed(embedder, iter(block), settings)
+
+
+def _blocks(lines: Iterator[Line], settings: _Settings) -> Iterator[list[Line]]:
+    """Yield lines that are sorted by length together: the number of batches is fixed."""
     block: list[Line] = []
     n_tokens = 0
     for line in lines:
         block.append(line)
         n_tokens += 1 + sum(len(sentence) + 2 for sentence in line.sentences)
-        if n_tokens >= _BATCHES_AT_ONCE * settings.batch_tokens:
-            yield _embed(elmo, iter(block), settings)
+        if n_tokens >= _BATCHES_PER_BLOCK * settings.batch_tokens:
+            yield block
             block, n_tokens = [], 0
     if block:
-        yield _embed(elmo, iter(block), settings)
+        yield block
 
 
-def _embed(elmo: "Elmo", lines: Iterator[Line], settings: _Settings) -> Iterator[Array]:
+def _make_embedder(elmo: "Elmo", settings: _Settings) -> "Embedder":
+    """Return an embedder with a cache of its own, so that earlier uses of the model do not change the last digits."""
+    from torchelmo.bilm.fast.cache import TokenVectorCache
+    from torchelmo.embedder import Embedder, EmbedSettings
+
+    choice: Any = settings.layers
+    if choice in ("sum", "concat"):
+        choice = "all"  # combined later, see _combine
+    elif choice not in LAYERS:
+        choice = int(choice)
+    embed_settings = EmbedSettings(
+        choice,
+        batch_tokens=settings.batch_tokens,
+        precision=settings.precision,  # type: ignore[arg-type]
+        state=settings.state,  # type: ignore[arg-type]
+    )
+    return Embedder(elmo.bilm, elmo.mixes[0], TokenVectorCache(elmo.token_cache.capacity), embed_settings)
+
+
+def _embed(embedder: "Embedder", lines: Iterator[Line], settings: _Settings) -> Iterator[Array]:
     """Yield the array of each line. Its sentences are embedded one by one and joined."""
     waiting: deque[int] = deque()  # the number of sentences of each line that was read
 
@@ -188,17 +240,11 @@ def _embed(elmo: "Elmo", lines: Iterator[Line], settings: _Settings) -> Iterator
             for sentence in line.sentences:
                 yield [token.text for token in sentence]
 
-    whole = settings.layers in ("all", "sum", "concat")
-    arrays = elmo.stream(
-        sentences(),
-        "all" if whole else settings.layers if settings.layers in LAYERS else int(settings.layers),  # type: ignore[arg-type]
-        batch_tokens=settings.batch_tokens,
-        precision=settings.precision,  # type: ignore[arg-type]
-        state=settings.state,  # type: ignore[arg-type]
-    )
-    empty = np.zeros((*([elmo.bilm.config.n_layers + 1] if whole else []), 0, elmo.bilm.config.dim), dtype=np.float32)
+    config = embedder.bilm.config
+    whole = embedder.settings.layers == "all"
+    empty = np.zeros((*([config.n_layers + 1] if whole else []), 0, config.dim), dtype=np.float32)
     parts: list[Array] = []
-    for array in arrays:
+    for array in embedder(sentences()):
         while waiting and waiting[0] == len(parts):  # blank lines, and a line that is complete
             waiting.popleft()
             yield _combine(parts or [empty], settings)

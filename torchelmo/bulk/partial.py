@@ -10,6 +10,7 @@ lock            held by the process that writes here
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import zipfile
@@ -100,7 +101,14 @@ class PartialOutput:
             np.savez(self.folder / "layout.npz", counts=self.counts, places=self._places)
             for name in ("lines.jsonl", "output", "layout.npz"):
                 flush_to_disk(self.folder / name)
-        content = {"format": MARKER, "complete": True, "text_sha256": digest.hexdigest(), "settings": self.settings}
+            content = {
+                "format": MARKER,
+                "complete": True,
+                "text_sha256": digest.hexdigest(),
+                "layout_sha256": hashlib.sha256((self.folder / "layout.npz").read_bytes()).hexdigest(),
+                "laid_out": self._checksum_laid_out(output, self.path.stat().st_size),
+                "settings": self.settings,
+            }
         write_json(self.folder / "settings.json", content)
         self._open()
 
@@ -125,15 +133,9 @@ class PartialOutput:
                     f"{self.folder}: was started with {name} = {short_repr(settings.get(name))}, this call has "
                     f"{short_repr(value)}. Use --resume with the arguments of the first call, or --overwrite."
                 )
+        self._check_files()
         self._compare_text(lines, card.get("text_sha256"), output)
-        try:
-            with open(self.folder / "layout.npz", "rb") as stream:
-                layout = np.load(stream, allow_pickle=False)
-                self.counts, self._places = layout["counts"], layout["places"]
-        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise self._damaged(f"layout.npz: {error}") from error
-        if self.counts.ndim != 1 or self.counts.shape != self._places.shape or not self.path.exists():
-            raise self._damaged("a part of it is missing")
+        self._read_layout(card, output)
         self._open()
         self._verify_records(output)
         return True
@@ -193,6 +195,44 @@ class PartialOutput:
             raise self._damaged("settings.json: expected the settings of an unfinished output")
         return card
 
+    def _check_files(self) -> None:
+        """Check that all files are regular files: a pipe would block, and a link may lead to a file of someone else."""
+        for name in ("lines.jsonl", "layout.npz", "output", "journal.jsonl"):
+            path = self.folder / name
+            if name == "journal.jsonl" and not os.path.lexists(path):
+                continue  # the process was killed just before it was created
+            if path.is_symlink() or not path.is_file():
+                raise self._damaged(f"{name}: expected a regular file")
+
+    def _read_layout(self, card: Mapping[str, Any], output: Output) -> None:
+        """Read the places of the vectors, and check that the output still is as it was laid out."""
+        try:
+            content = (self.folder / "layout.npz").read_bytes()
+            if hashlib.sha256(content).hexdigest() != card.get("layout_sha256"):
+                raise self._damaged("layout.npz: the checksum is wrong")
+            layout = np.load(io.BytesIO(content), allow_pickle=False)
+            self.counts, self._places = layout["counts"], layout["places"]
+            size = min(self.path.stat().st_size, int(card["laid_out"]["size"]))
+            laid_out = self._checksum_laid_out(output, size)
+        except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
+            raise self._damaged(f"its layout cannot be read ({error})") from error
+        if laid_out != card["laid_out"]:
+            raise self._damaged("output: the checksum of everything but the vectors is wrong")
+
+    def _checksum_laid_out(self, output: Output, size: int) -> dict[str, int]:
+        """Return the size of the output as it was laid out, and the checksum of everything but the records."""
+        records = sorted(
+            (int(place), output.record_size(number, int(count)))
+            for number, (place, count) in enumerate(zip(self._places, self.counts))
+        )
+        checksum = end = 0
+        with open(self.path, "rb") as stream:
+            for place, n_bytes in [*records, (size, 0)]:
+                if end < place <= size:
+                    checksum = zlib.crc32(_read_at(stream.fileno(), place - end, end), checksum)
+                end = max(end, place + n_bytes)
+        return {"size": size, "checksum": checksum}
+
     def _compare_text(self, lines: Iterator[Line], digest: Any, output: Output) -> None:
         """Check that the text is the one that the run was started with, and that lines.jsonl is undamaged."""
         found = hashlib.sha256()
@@ -228,7 +268,9 @@ class PartialOutput:
         try:
             part = parse_json(entry, "journal.jsonl")
             last, expected = part["lines"], part["checksum"]
-            if not entry.endswith(b"\n") or not self.n_committed <= last <= len(self.counts):
+            if not isinstance(last, int) or not entry.endswith(b"\n"):
+                return False
+            if not self.n_committed <= last <= len(self.counts):
                 return False
         except (TorchelmoError, TypeError, KeyError):
             return False
