@@ -6,10 +6,10 @@ from torchelmo.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from torchelmo.bulk.job import EmbedResult, embed_file
-    from torchelmo.bulk.outputs import VectorFile
+    from torchelmo.bulk.vectors import VectorFile
 
 __all__ = ["EmbedResult", "VectorFile", "embed_file"]
 
 __getattr__, __dir__ = lazy_exports(
-    __name__, {"EmbedResult": "bulk.job", "VectorFile": "bulk.outputs", "embed_file": "bulk.job"}
+    __name__, {"EmbedResult": "bulk.job", "VectorFile": "bulk.vectors", "embed_file": "bulk.job"}
 )

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from torchelmo import __version__
-from torchelmo.bulk.outputs import FORMATS, Array, Line, Output, VectorFile
+from torchelmo.bulk.outputs import Array, Hdf5Output, Line, NpzOutput, Output, Shape
+from torchelmo.bulk.parquet import ParquetOutput
 from torchelmo.bulk.partial import PartialOutput, is_ours, partial_folder, remove_partial, text_bytes
+from torchelmo.bulk.vectors import VectorFile
 from torchelmo.errors import InputError, OutputError, OutputExistsError, TorchelmoError, WrongCallError
 from torchelmo.files import read_lines, require_file, source_name
 from torchelmo.progress import progress
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
     from torchelmo.elmo import Elmo
     from torchelmo.embedder import Embedder
 
+FORMATS: dict[str, Callable[[Shape, np.dtype[Any], dict[str, Any]], Output]] = {
+    ".h5": Hdf5Output,
+    ".hdf5": Hdf5Output,
+    ".npz": NpzOutput,
+    ".parquet": ParquetOutput,
+}
 LAYERS = ("all", "top", "average", "sum", "concat")
 COMMIT_SECONDS = 5.0  # a killed run loses no more work than this
 _BATCHES_PER_BLOCK = 4  # batches that are sorted by length together; fixed, so that a resumed run forms the same ones
@@ -81,7 +89,7 @@ def embed_file(
     resume: bool = False,
     overwrite: bool = False,
 ) -> EmbedResult:
-    """Embed every line of a text file, and write the vectors to an HDF5 or NumPy file.
+    """Embed every line of a text file, and write the vectors to an HDF5, NumPy or Parquet file.
 
     Line N (counted from 0) becomes the array "N", (layers, tokens, dim) for all layers and else (tokens, dim). The file
     also holds the tokens, their character offsets and the settings; `VectorFile` reads it. A run that is interrupted
@@ -90,7 +98,7 @@ def embed_file(
 
     Args:
         input: A text file (plain, .gz, .bz2 or .xz), or "-" for standard input. Every line is embedded on its own.
-        out: The file to write: .h5, .hdf5 or .npz.
+        out: The file to write: .h5, .hdf5, .npz or .parquet.
         model: Anything that `torchelmo.load` accepts, or an `Elmo`. Default: the model in the package.
         layers: "all", "top", "average", "sum", "concat" or the index of a layer (0 is the token layer).
         pool: Write one vector per line, the mean or the maximum over its tokens. Blank lines get zeros.
@@ -272,7 +280,7 @@ def _combine(parts: list[Array], settings: _Settings) -> Array:
     return pooled
 
 
-def _shape_function(elmo: "Elmo", layers: str, pool: str | None) -> Callable[[int], tuple[int, ...]]:
+def _shape_function(elmo: "Elmo", layers: str, pool: str | None) -> Shape:
     """Return a function from the number of a line's tokens to the shape of its array."""
     n_layers, dim = elmo.bilm.config.n_layers + 1, elmo.bilm.config.dim
     leading = (n_layers,) if layers == "all" else ()
@@ -362,9 +370,7 @@ def _open_model(model: "str | Path | Elmo | None", device: str) -> "tuple[Elmo, 
     return Elmo(load(model).to(place)).eval(), str(model or DEFAULT_MODEL)
 
 
-def _already_complete(
-    out: Path, settings: _Settings, shape: Callable[[int], tuple[int, ...]], input: str | Path
-) -> EmbedResult:
+def _already_complete(out: Path, settings: _Settings, shape: Shape, input: str | Path) -> EmbedResult:
     """Return the result of an earlier run, if it is the one that this call would give."""
     expected = settings.decisive()
     digest = hashlib.sha256()
@@ -387,9 +393,7 @@ def _already_complete(
     return _result(out, settings, shape, n_lines, n_tokens)._replace(already_complete=True)
 
 
-def _result(
-    out: Path, settings: _Settings, shape: Callable[[int], tuple[int, ...]], n_lines: int, n_tokens: int
-) -> EmbedResult:
+def _result(out: Path, settings: _Settings, shape: Shape, n_lines: int, n_tokens: int) -> EmbedResult:
     # The number of tokens is negative here, and nothing else is: so it can be replaced by a word.
     sizes = tuple("tokens" if size < 0 else size for size in shape(-1))
     return EmbedResult(out, n_lines, n_tokens, sizes, settings.dtype, dataclasses.asdict(settings))

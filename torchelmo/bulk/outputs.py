@@ -1,4 +1,4 @@
-"""The files that `embed_file` writes (.h5 and .npz), and `VectorFile`, which reads them back.
+"""The .h5 and .npz files that `embed_file` writes. `bulk/parquet.py` has the .parquet files.
 
 The place of every vector is known before the first one is computed, because the tokens are. So a file is laid out
 first, with everything but the vectors, and the vectors are then written into their places. Each line of the text is one
@@ -26,16 +26,15 @@ import struct
 import threading
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from torchelmo.errors import InputError, OutputError
-from torchelmo.files import create_hdf5, parse_json, require_file
+from torchelmo.errors import OutputError
+from torchelmo.files import create_hdf5
 from torchelmo.text.tokenize import Token
 
 Array = npt.NDArray[Any]
@@ -60,8 +59,30 @@ class Line(NamedTuple):
         return [token for sentence in self.sentences for token in sentence]
 
 
+class Output(Protocol):
+    """One format of output files."""
+
+    copies: int  # how often the vectors are on the disk when the file is completed
+    dtype: np.dtype[Any]
+    settings: dict[str, Any]
+
+    def create(self, path: Path, lines: Callable[[], Iterable[Line]], counts: Array) -> Array:
+        """Write the file without its vectors, and return the place of each line's record."""
+
+    def encode(self, number: int, vectors: Array) -> bytes:
+        """Return the record of a line."""
+
+    def record_size(self, number: int, n_tokens: int) -> int:
+        """Return the size of a line's record in bytes."""
+
+    def finish(self, path: Path, lines: Callable[[], Iterable[Line]], counts: Array, places: Array) -> None:
+        """Complete the file when all records are written."""
+
+
 class Hdf5Output:
     """Lay out an HDF5 file, whose metadata is complete and final before the first vector is written."""
+
+    copies = 1
 
     def __init__(self, shape: Shape, dtype: np.dtype[Any], settings: dict[str, Any]) -> None:
         self.shape, self.dtype, self.settings = shape, dtype, settings
@@ -124,6 +145,8 @@ class Hdf5Output:
 
 class NpzOutput:
     """Lay out a NumPy archive: a ZIP file whose members are not compressed, so that their sizes are known."""
+
+    copies = 1
 
     def __init__(self, shape: Shape, dtype: np.dtype[Any], settings: dict[str, Any]) -> None:
         self.shape, self.dtype, self.settings = shape, dtype, settings
@@ -188,82 +211,6 @@ class NpzOutput:
         description = {"descr": self.dtype.str, "fortran_order": False, "shape": tuple(map(int, shape))}
         np.lib.format.write_array_header_1_0(stream, description)
         return stream.getvalue()
-
-
-Output = Hdf5Output | NpzOutput
-FORMATS: dict[str, type[Output]] = {".h5": Hdf5Output, ".hdf5": Hdf5Output, ".npz": NpzOutput}
-
-
-class VectorFile(Sequence[Array]):
-    """Read a file that `embed_file` or `torchelmo embed` wrote; use it in a `with` statement.
-
-    `file[i]` is the array of line i (counted from 0), `len(file)` the number of lines.
-
-    Args:
-        path: A .h5, .hdf5 or .npz file.
-
-    Raises:
-        InputError: The file was not written by torchelmo.
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        path = require_file(path, "a file with vectors")
-        self._file: Any
-        if path.suffix == ".npz":
-            try:
-                self._file = np.load(path, allow_pickle=False)
-            except (OSError, ValueError, zipfile.BadZipFile) as error:
-                raise InputError(f"{path}: expected a .npz file with vectors: {error}.") from error
-            names = ("boundaries", "start", "end", "tokens")
-        else:
-            try:
-                self._file = _h5py().File(path, "r")
-            except OSError as error:
-                raise InputError(f"{path}: expected an HDF5 file with vectors: {error}.") from error
-            names = ("tokens/boundaries", "tokens/start", "tokens/end", "tokens/text")
-        if any(name not in self._file for name in names):
-            self._file.close()
-            raise InputError(f"{path}: expected vectors and tokens as torchelmo writes them, found another layout.")
-        self._boundaries, self._starts, self._ends, self._texts = (self._file[name] for name in names)
-        self._is_npz = path.suffix == ".npz"
-        if self._is_npz:
-            self._texts = bytes(self._texts).decode("utf-8").split("\n")
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """How the vectors were computed: model, layers, lang and others."""
-        if self._is_npz:
-            settings: dict[str, Any] = parse_json(str(self._file["settings"]), "settings")
-            return settings
-        return {name: value.item() if hasattr(value, "item") else value for name, value in self._file.attrs.items()}
-
-    @property
-    def n_tokens(self) -> int:
-        """The number of tokens of all lines."""
-        return int(self._boundaries[-1])
-
-    def tokens(self, line: int) -> list[Token]:
-        """Return the tokens of a line with their character offsets, one for each row of its vectors."""
-        first, last = map(int, self._boundaries[line : line + 2])
-        texts = [text.decode("utf-8") if isinstance(text, bytes) else text for text in self._texts[first:last]]
-        return [Token(*one) for one in zip(texts, self._starts[first:last].tolist(), self._ends[first:last].tolist())]
-
-    def __len__(self) -> int:
-        return len(self._boundaries) - 1
-
-    def __getitem__(self, line: Any) -> Any:
-        if not -len(self) <= line < len(self):
-            raise IndexError(f"line {line}: the file has {len(self)} lines.")
-        array: Array = self._file[str(line % len(self))][()]
-        return array
-
-    def __enter__(self) -> "VectorFile":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._file.close()
 
 
 def _boundaries(counts: Array) -> Array:

@@ -4,6 +4,7 @@ settings.json   marks the folder as torchelmo's, and says what the run was start
 lines.jsonl     the text, split into tokens
 layout.npz      the number of tokens of each line, and the place of its vectors in the output
 output          the output itself, which is renamed to OUT when it is complete
+finished        a copy in another format, if the output cannot be filled in place
 journal.jsonl   how many lines are written and safe, with a checksum of each part
 lock            held by the process that writes here
 """
@@ -36,7 +37,7 @@ from torchelmo.files import (
 from torchelmo.text.tokenize import Token
 
 MARKER = "torchelmo embed, unfinished output, version 1"
-_FILES = ("journal.jsonl", "output", "layout.npz", "lines.jsonl", "lock", "settings.json")
+_FILES = ("journal.jsonl", "finished", "output", "layout.npz", "lines.jsonl", "lock", "settings.json")
 
 
 class PartialOutput:
@@ -151,7 +152,7 @@ class PartialOutput:
         """Return how many bytes the output still needs on the disk."""
         status = os.stat(self.path)
         end = int(self._places[-1]) + output.record_size(len(self.counts) - 1, int(self.counts[-1]))
-        return max(end, status.st_size) - status.st_blocks * 512
+        return output.copies * max(end, status.st_size) - status.st_blocks * 512
 
     def append(self, record: bytes) -> None:
         """Write the record of the next line."""

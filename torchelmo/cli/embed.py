@@ -28,7 +28,7 @@ def embed(
         str,
         typer.Argument(metavar="INPUT", help="Text to embed line by line: a file (also .gz, .bz2, .xz), or -."),
     ],
-    out: Annotated[Path, typer.Option(help="File to write: .h5 or .npz.")],
+    out: Annotated[Path, typer.Option(help="File to write: .h5, .npz or .parquet.")],
     model: Model = None,
     layers: Annotated[
         str,

@@ -1,0 +1,156 @@
+"""Read the files that `embed_file` writes: `VectorFile`."""
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+
+from torchelmo.bulk.outputs import Array
+from torchelmo.bulk.parquet import ParquetReader
+from torchelmo.errors import InputError
+from torchelmo.files import parse_json, require_file
+from torchelmo.text.tokenize import Token
+
+
+class VectorFile(Sequence[Array]):
+    """Read a file that `embed_file` or `torchelmo embed` wrote; use it in a `with` statement.
+
+    `file[i]` is the array of line i (counted from 0), `len(file)` the number of lines.
+
+    Args:
+        path: A .h5, .hdf5, .npz or .parquet file.
+
+    Raises:
+        InputError: The file was not written by torchelmo.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        path = require_file(path, "a file with vectors")
+        readers: dict[str, type[_Reader]] = {".npz": _NpzReader, ".parquet": ParquetReader}
+        self._file: _Reader = readers.get(path.suffix, _Hdf5Reader)(path)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How the vectors were computed: model, layers, lang and others."""
+        return self._file.settings
+
+    @property
+    def n_tokens(self) -> int:
+        """The number of tokens of all lines."""
+        return self._file.n_tokens
+
+    def tokens(self, line: int) -> list[Token]:
+        """Return the tokens of a line with their character offsets, one for each row of its vectors."""
+        return self._file.tokens(self._check(line))
+
+    def __len__(self) -> int:
+        return len(self._file)
+
+    def __getitem__(self, line: Any) -> Any:
+        return self._file.vectors(self._check(line))
+
+    def __enter__(self) -> "VectorFile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def _check(self, line: int) -> int:
+        if not -len(self) <= line < len(self):
+            raise IndexError(f"line {line}: the file has {len(self)} lines.")
+        return line % len(self)
+
+
+class _Reader(Protocol):
+    """One format of input files. Lines are counted from 0."""
+
+    def __init__(self, path: Path) -> None: ...
+
+    @property
+    def settings(self) -> dict[str, Any]: ...
+
+    @property
+    def n_tokens(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def tokens(self, line: int) -> list[Token]: ...
+
+    def vectors(self, line: int) -> Array: ...
+
+    def close(self) -> None: ...
+
+
+class _ArchiveReader:
+    """What HDF5 and .npz files have in common: arrays by their names."""
+
+    _names: tuple[str, ...]  # of the boundaries, the starts, the ends and the texts of tokens
+
+    def __init__(self, path: Path) -> None:
+        self._file: Any = self._open(path)
+        if any(name not in self._file for name in self._names):
+            self._file.close()
+            raise InputError(f"{path}: expected vectors and tokens as torchelmo writes them, found another layout.")
+        self._boundaries, self._starts, self._ends, self._texts = (self._file[name] for name in self._names)
+
+    def _open(self, path: Path) -> Any:
+        raise NotImplementedError
+
+    @property
+    def n_tokens(self) -> int:
+        return int(self._boundaries[-1])
+
+    def __len__(self) -> int:
+        return len(self._boundaries) - 1
+
+    def tokens(self, line: int) -> list[Token]:
+        first, last = map(int, self._boundaries[line : line + 2])
+        texts = [text.decode("utf-8") if isinstance(text, bytes) else text for text in self._texts[first:last]]
+        return [Token(*one) for one in zip(texts, self._starts[first:last].tolist(), self._ends[first:last].tolist())]
+
+    def vectors(self, line: int) -> Array:
+        array: Array = self._file[str(line)][()]
+        return array
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Hdf5Reader(_ArchiveReader):
+    _names = ("tokens/boundaries", "tokens/start", "tokens/end", "tokens/text")
+
+    def _open(self, path: Path) -> Any:
+        import h5py
+
+        try:
+            return h5py.File(path, "r")
+        except OSError as error:
+            raise InputError(f"{path}: expected an HDF5 file with vectors: {error}.") from error
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {name: value.item() if hasattr(value, "item") else value for name, value in self._file.attrs.items()}
+
+
+class _NpzReader(_ArchiveReader):
+    _names = ("boundaries", "start", "end", "tokens")
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._texts = bytes(self._texts).decode("utf-8").split("\n")
+
+    def _open(self, path: Path) -> Any:
+        try:
+            return np.load(path, allow_pickle=False)
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise InputError(f"{path}: expected a .npz file with vectors: {error}.") from error
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = parse_json(str(self._file["settings"]), "settings")
+        return settings
