@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from torchelmo.cli import analyse, embed, lm, models, predict, task
+from torchelmo.cli import analyse, embed, lm, models, predict, surprisal, task
 from torchelmo.cli.exit import echo, run, use_utf8_output
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -22,7 +22,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "pretrain": lm.pretrain,
     "fine-tune": lm.fine_tune,
     "perplexity": predict.perplexity,
-    "surprisal": predict.surprisal,
+    "surprisal": surprisal.surprisal,
+    "minimal-pairs": surprisal.minimal_pairs,
     "substitutes": predict.substitutes,
 }
 TASK_COMMANDS: dict[str, Callable[..., None]] = {

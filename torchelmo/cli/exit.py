@@ -76,15 +76,19 @@ def echo(text: str) -> None:
 
 
 class Table:
-    """Print rows as tab-separated values with a header, quoted so that pandas and R read them, or as JSON lines."""
+    """Print rows as tab-separated values with a header, quoted so that pandas and R read them, or as JSON lines.
 
-    def __init__(self, columns: Sequence[str], as_json: bool) -> None:
+    With spaces as separators, nothing is quoted, as in a table that pandas prints; a space in a value becomes "_".
+    """
+
+    def __init__(self, columns: Sequence[str], as_json: bool, separator: str = "\t") -> None:
         self.columns, self.as_json = columns, as_json
         self._buffer = io.StringIO()
+        self._separator = separator
         self._writer = csv.writer(self._buffer, delimiter="\t", lineterminator="\n")
         self._n_rows = 0
         if not as_json:
-            self._writer.writerow(columns)
+            self._write(columns)
 
     def row(self, *values: Any) -> None:
         """Add a row; None is an empty field."""
@@ -92,7 +96,13 @@ class Table:
         if self.as_json:
             self._buffer.write(json.dumps(dict(zip(self.columns, values)), ensure_ascii=False) + "\n")
         else:
+            self._write(values)
+
+    def _write(self, values: Sequence[Any]) -> None:
+        if self._separator == "\t":
             self._writer.writerow(values)
+        else:
+            self._buffer.write(" ".join("_".join(str(value).split(" ")) for value in values) + "\n")
 
     def print(self) -> None:
         """Print the rows that were added since the last call."""

@@ -1,8 +1,7 @@
-"""The commands that use a language model: perplexity, surprisal, minimal-pairs and substitutes."""
+"""The commands perplexity and substitutes, and the sentences of text files for commands that use a language model."""
 
 import contextlib
 import json
-from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -83,53 +82,6 @@ def perplexity(
         echo(f"{file}: {_describe_perplexity(one)}")
 
 
-def surprisal(
-    arguments: ModelAndTexts,
-    model: Model = None,
-    lang: Lang = None,
-    pretokenized: Pretokenized = False,
-    state: State = "reset",
-    batch_tokens: BatchTokens = 2048,
-    device: Device = "auto",
-    threads: Threads = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print −log2 p of every token, in each direction, as tab-separated values or as JSON lines.
-
-    Lines, the sentences of a line and the tokens of a line are counted from 0; start and end are character offsets in
-    the line. If in_vocabulary is 0, the bits are those of <UNK>. The context of a token is its sentence, unless
-    --state is carry.
-    """
-    from torchelmo.lm.predict import language_model
-    from torchelmo.lm.predict import surprisal as measure
-
-    model, files = _model_and_files(arguments, model)
-    bilm = load_bilm(model, device, threads)
-    language_model(bilm)  # a missing softmax is an error before the table starts
-    table = Table(
-        ["file", "line", "sentence", "position", "start", "end", "token", "forward", "backward", "in_vocabulary"],
-        as_json,
-    )
-    places: deque[_Place] = deque()
-
-    def sentences() -> Iterator[list[str]]:
-        for place in _places(files, language_of(bilm, lang, pretokenized)):
-            places.append(place)
-            yield [token.text for token in place.tokens]
-
-    with _progress_of("surprisal") as advance:
-        for result in measure(bilm, sentences(), state=state, batch_tokens=batch_tokens):
-            place = places.popleft()
-            bits = [[None] * len(place.tokens) if x is None else x.tolist() for x in (result.forward, result.backward)]
-            for i, (token, forward, backward) in enumerate(zip(place.tokens, *bits)):
-                table.row(
-                    *place.columns(i), token.text, _rounded(forward), _rounded(backward), int(result.in_vocabulary[i])
-                )
-            table.print()
-            advance(len(place.tokens))
-    table.end(files)
-
-
 def substitutes(
     arguments: ModelAndTexts,
     model: Model = None,
@@ -151,12 +103,12 @@ def substitutes(
     from torchelmo.lm.predict import language_model
     from torchelmo.lm.predict import substitutes as expect
 
-    model, files = _model_and_files(arguments, model)
+    model, files = model_and_files(arguments, model)
     bilm = load_bilm(model, device, threads)
     language_model(bilm)  # a missing softmax is an error before the table starts
-    table = Table([*_PLACE, "token", "rank", "substitute", "probability"], as_json)
-    with _progress_of("substitutes") as advance:
-        for place in _places(files, language_of(bilm, lang, pretokenized)):
+    table = Table([*PLACE, "token", "rank", "substitute", "probability"], as_json)
+    with progress_of("substitutes") as advance:
+        for place in places_of(files, language_of(bilm, lang, pretokenized)):
             tokens = [token.text for token in place.tokens]
             positions = [i for i, token in enumerate(tokens) if not word or token in word]
             for i, found in zip(positions, expect(bilm, tokens, positions, top=top)):
@@ -167,10 +119,10 @@ def substitutes(
     table.end(files, f"the word{'s' if word and len(word) > 1 else ''} {', '.join(word)}" if word else "text")
 
 
-_PLACE = ("file", "line", "sentence", "position", "start", "end")
+PLACE = ("file", "line", "sentence", "position", "start", "end")
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """A sentence and its position in the input."""
 
     file: str
@@ -180,15 +132,13 @@ class _Place(NamedTuple):
     tokens: "list[Token]"
 
     def columns(self, i: int) -> tuple[str, int, int, int, int, int]:
-        """Return the columns _PLACE of token number `i`."""
-        return self.file, self.line, self.sentence, self.first + i, self.tokens[i].start, self.tokens[i].end
+        """Return the columns PLACE of token number `i`, or of the end of the sentence if there is no such token."""
+        start, end = self.tokens[i][1:] if i < len(self.tokens) else [self.tokens[-1].end] * 2
+        return self.file, self.line, self.sentence, self.first + i, start, end
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
-
-
-def _model_and_files(arguments: list[str], model: str | None) -> tuple[str | None, list[str]]:
+def model_and_files(arguments: list[str], model: str | None) -> tuple[str | None, list[str]]:
+    """Separate the optional model from the text files, and expand globs."""
     from torchelmo.lm.preparation import expand
 
     model, texts = split_model_and_texts(arguments, model)
@@ -196,10 +146,11 @@ def _model_and_files(arguments: list[str], model: str | None) -> tuple[str | Non
 
 
 @contextlib.contextmanager
-def _progress_of(what: str) -> Iterator[Any]:
+def progress_of(what: str, unit: str = "tokens") -> Iterator[Any]:
+    """Show the progress of a command whose total is not known."""
     from torchelmo.progress import progress
 
-    with progress(what, unit="tokens") as advance:
+    with progress(what, unit=unit) as advance:
         yield advance
 
 
@@ -213,7 +164,7 @@ def _sentences(file: str, lang: str | None) -> Iterator[list[str]]:
     return read_sentences(file, lang)
 
 
-def _places(files: Iterable[str], lang: str | None) -> Iterator[_Place]:
+def places_of(files: Iterable[str], lang: str | None) -> Iterator[Place]:
     """Yield the sentences of the files; `lang` is None for text that is already tokenized."""
     from torchelmo.files import read_lines
     from torchelmo.text.tokenize import align, tokenizer_for
@@ -226,7 +177,7 @@ def _places(files: Iterable[str], lang: str | None) -> Iterator[_Place]:
                 sentences = tokenizer_for(lang).spans(text)
             first = 0
             for index, tokens in enumerate(sentences):
-                yield _Place(source_name(file), number, index, first, tokens)
+                yield Place(source_name(file), number, index, first, tokens)
                 first += len(tokens)
 
 

@@ -26,8 +26,9 @@ class TableReader:
         InputError: The file is empty, or two columns have the same name.
 
     Example:
+        >>> import tempfile
         >>> from pathlib import Path
-        >>> file = Path(getfixture("tmp_path"), "stories.tok")
+        >>> file = Path(tempfile.mkdtemp(), "stories.tok")
         >>> _ = file.write_text("word\\tzone\\nIf\\t1\\n")
         >>> table = TableReader(file)
         >>> table.columns, list(table)
