@@ -74,6 +74,9 @@ PositiveInt = Annotated[int, Range(min=1)]
 NonNegativeInt = Annotated[int, Range(min=0)]
 PositiveFloat = Annotated[float, Range(above=0)]
 NonNegativeFloat = Annotated[float, Range(min=0)]
+# Far beyond every published model: the limits bound what a damaged or malicious file can make us build.
+Width = Annotated[int, Range(min=1, max=2**20)]  # of a vector
+LayerCount = Annotated[int, Range(min=1, max=100)]
 Fraction = Annotated[float, Range(min=0, below=1)]  # a dropout rate, a share of a run
 
 

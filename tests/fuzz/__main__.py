@@ -1,71 +1,134 @@
 """Fuzz every kind of input and print a table: `python -m fuzz [TARGET …] [--minutes M | --cases N]` in tests/.
 
-Each target runs in a process of its own, so that a crash of the interpreter is counted and the rest goes on.
+The cases of a target run one after another in a forked process. This process watches it: if it crashes, hangs or takes
+too much memory, the case is counted as a failure, and a new process continues with the next case.
 """
 
 import argparse
+import contextlib
 import json
-import subprocess
+import os
+import select
+import signal
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 
-from fuzz.run import Failure, run_target
+import torch
+
+from fuzz.run import MEGABYTES, SECONDS, Failure, Target, run_target
 from fuzz.targets import TARGETS
 
 KINDS = ("exception", "crash", "hang", "memory", "silently wrong", "message too long")
-CHUNK = 200  # cases in one process: a crash costs the rest of a chunk
+PATIENCE = 4 * SECONDS  # a case that is not interrupted by its own alarm is killed after this time
 
 
 def main() -> None:
-    """Run all targets in turn until the time or the number of cases is used up."""
+    """Run all targets in turn and print a row for each."""
     given = parse_arguments()
-    if given.worker:
-        outcome = run_target(TARGETS[given.targets[0]], first=given.first, count=given.cases)
-        print(json.dumps([outcome.counts, outcome.failures]))
-        return
-    names = given.targets or list(TARGETS)
-    counts: dict[str, Counter[str]] = {name: Counter() for name in names}
+    torch.set_num_threads(1)
+    targets = [TARGETS[name] for name in given.targets or TARGETS]
+    shares = sum(target.share for target in targets)
+    total: Counter[str] = Counter()
     failures: list[Failure] = []
-    end = time.monotonic() + 60 * given.minutes if given.minutes else float("inf")
-    first = given.first
-    while time.monotonic() < end and (given.minutes or first < given.first + given.cases):
-        for name in names:
-            count = CHUNK if given.minutes else min(CHUNK, given.first + given.cases - first)
-            found, failed = run_chunk(name, first, count)
-            counts[name].update(found)
-            failures += failed
-            if time.monotonic() > end:
-                break
-        first += CHUNK
-    print(table(counts))
-    for failure in failures[: given.show]:
-        print(f"\n{failure.target}, case {failure.case}: {failure.kind}\n  {failure.change}\n  {failure.detail}")
+    print("| input | tried | refused | " + " | ".join(KINDS) + " |\n|---|---|---|" + "---|" * len(KINDS), flush=True)
+    for target in targets:
+        share = target.share / shares
+        count = sys.maxsize if given.minutes else max(1, round(given.cases * share))
+        seconds = 60 * given.minutes / len(targets) if given.minutes else float("inf")
+        counts, failed = watch(target, given.first, count, seconds)
+        total += counts
+        failures += failed
+        print(row(target.name, counts), flush=True)
+        for failure in failed[: given.show]:
+            detail = f"{failure.target}, case {failure.case}: {failure.kind}\n  {failure.change}\n  {failure.detail}"
+            print(detail, file=sys.stderr, flush=True)
+    print(row("**all**", total), flush=True)
     raise SystemExit(1 if failures else 0)
 
 
-def run_chunk(name: str, first: int, count: int) -> tuple[Counter[str], list[Failure]]:
-    """Run some cases in another process; if it dies, the case that killed it is a failure of its own."""
-    command = [sys.executable, "-m", "fuzz", name, "--worker", "--first", str(first), "--cases", str(count)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
-    if done.returncode == 0:
-        counts, failures = json.loads(done.stdout.splitlines()[-1])
-        return Counter(counts), [Failure(*failure) for failure in failures]
-    if count == 1:
-        return Counter(crash=1), [Failure(name, first, "crash", f"exit code {done.returncode}", done.stderr[-500:])]
-    half = count // 2
-    one, other = run_chunk(name, first, half), run_chunk(name, first + half, count - half)
-    return one[0] + other[0], one[1] + other[1]
+def watch(target: Target, first: int, count: int, seconds: float) -> tuple[Counter[str], list[Failure]]:
+    """Run cases in another process, and in a new one after each case that the process does not survive."""
+    counts: Counter[str] = Counter()
+    failures: list[Failure] = []
+    end = time.monotonic() + seconds
+    while (done := counts.total()) < count and time.monotonic() < end:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reader)
+            work(target, first + done, count - done, end - time.monotonic(), writer)
+        os.close(writer)
+        with open(reader, "rb", buffering=0) as stream:
+            problem = follow(child, stream.fileno(), counts, failures)
+        _, status = os.waitpid(child, 0)
+        code = os.waitstatus_to_exitcode(status)
+        if problem is None and code == 0:
+            break  # all cases are done, or the time is over
+        case = first + counts.total()
+        kind, detail = problem or ("crash", f"exit code {code}")
+        counts[kind] += 1
+        failures.append(Failure(target.name, case, kind, "repeat the case to see its change", detail))
+    return counts, failures
 
 
-def table(counts: dict[str, Counter[str]]) -> str:
-    """Return the counts as a Markdown table."""
-    lines = ["| input | tried | refused | " + " | ".join(KINDS) + " |", "|---|---|---|" + "---|" * len(KINDS)]
-    for name, found in [*counts.items(), ("**all**", sum(counts.values(), Counter()))]:
-        cells = [f"{found[kind]:,}" for kind in KINDS]
-        lines.append(f"| {name} | {sum(found.values()):,} | {found['refused']:,} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+def work(target: Target, first: int, count: int, seconds: float, writer: int) -> None:
+    """Run cases in the forked process and write a line for each."""
+
+    def report(kind: str, failure: Failure | None) -> None:
+        os.write(writer, json.dumps([kind, failure]).encode() + b"\n")
+
+    code = 1
+    try:
+        run_target(target, first=first, count=count, seconds=seconds, report=report)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def follow(
+    child: int, stream: int, counts: Counter[str], failures: list[Failure]
+) -> tuple[str, str] | None:  # the kind of failure and a detail
+    """Count the results of a process until it ends. Kill it if a case hangs or takes too much memory."""
+    rest = b""
+    started, base = False, 0.0
+    last = time.monotonic()
+    while True:
+        if select.select([stream], [], [], 0.5)[0]:
+            data = os.read(stream, 1 << 16)
+            if not data:
+                return None
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                kind, failure = json.loads(line)
+                if kind == "start":
+                    started, base = True, memory(child)
+                    continue
+                counts[kind] += 1
+                if failure is not None:
+                    failures.append(Failure(*failure))
+            last = time.monotonic()
+        problem = None
+        if started and time.monotonic() - last > PATIENCE:
+            problem = "hang", f"more than {PATIENCE:.0f} s, not interruptible"
+        elif started and memory(child) - base > 2 * MEGABYTES:
+            problem = "memory", f"more than {2 * MEGABYTES} MB"
+        if problem is not None:
+            os.kill(child, signal.SIGKILL)
+            return problem
+
+
+def memory(process: int) -> float:
+    """Return the memory of a process in MB."""
+    with contextlib.suppress(OSError), open(f"/proc/{process}/statm") as numbers:
+        return int(numbers.read().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
+    return 0.0
+
+
+def row(name: str, counts: Counter[str]) -> str:
+    """Return the counts as a row of a Markdown table."""
+    cells = [f"{counts[kind]:,}" for kind in KINDS]
+    return f"| {name} | {counts.total():,} | {counts['refused']:,} | {' | '.join(cells)} |"
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -73,10 +136,9 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"Default: all of {', '.join(TARGETS)}.")
     parser.add_argument("--minutes", type=float, default=0.0, help="Run for this long.")
-    parser.add_argument("--cases", type=int, default=200, help="Without --minutes: cases per target.")
+    parser.add_argument("--cases", type=int, default=5_000, help="Without --minutes: cases over all targets.")
     parser.add_argument("--first", type=int, default=0, help="Number of the first case; a case can be repeated by it.")
-    parser.add_argument("--show", type=int, default=20, help="Failures to print.")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--show", type=int, default=20, help="Failures of each target to print.")
     given = parser.parse_args()
     unknown = [name for name in given.targets if name not in TARGETS]
     if unknown:

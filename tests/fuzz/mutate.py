@@ -11,6 +11,7 @@ from typing import Any
 # Numbers and texts that have broken readers before.
 NUMBERS: list[Any] = [-1, 0, 1, 2**31, 2**63, 2**64, 10**18, 10**30, -(10**30), 0.5, 1e308, 1e-320]
 TEXTS = ["", " ", "\0", "\x1b]0;title\x07", "x" * 10_000, "/dev/zero", "../../x", "é", "日本", "NaN", "-1", "1e999"]
+BINARY = {"", ".npy", ".bin", ".h5", ".npz", ".hdf5", ".pkl", ".zip", ".gz", ".tar", ".index", ".parquet", ".pt"}
 LITERALS = ["NaN", "Infinity", "-Infinity", "1" * 5_000, "1e999", "[" * 20_000, '{"a":' * 5_000, '"\\ud800"']
 
 
@@ -37,7 +38,7 @@ def mutate_file(path: Path, rng: random.Random) -> str:
         mutations = [json_line] * 6 + [line] * 2 + mutations
     elif path.suffix == ".safetensors":
         mutations = [tensor_header] * 4 + [tensor_values] * 4 + mutations
-    elif path.suffix in (".npy", ".bin", ".h5", ".npz", ".hdf5", ".partial", ""):
+    elif path.suffix in BINARY or ".data-" in path.name:
         mutations = [flip_bytes] * 4 + mutations
     else:
         mutations = [line] * 8 + mutations

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import random
 import shutil
 import signal
@@ -31,6 +32,7 @@ class Target(NamedTuple):
     make: Callable[[Path], Any]  # writes a good input into a folder and returns what `run` needs beside it
     mutate: Callable[[Path, random.Random], str]  # damages it, and returns a description
     run: Callable[[Path, Any, random.Random], None]  # uses it; raises SilentlyWrongError if a check fails
+    share: float = 1.0  # of the cases of a run; less for targets whose cases take long
 
 
 class Failure(NamedTuple):
@@ -50,25 +52,44 @@ class Outcome(NamedTuple):
     failures: list[Failure]
 
 
-def run_target(target: Target, *, first: int, count: int, seconds: float = float("inf")) -> Outcome:
-    """Run cases `first` … `first + count − 1`, or as many as there is time for once the good input is made."""
+def run_target(
+    target: Target,
+    *,
+    first: int,
+    count: int,
+    seconds: float = float("inf"),
+    report: Callable[[str, Failure | None], None] = lambda kind, failure: None,
+) -> Outcome:
+    """Run cases `first` … `first + count − 1`, or as many as there is time for once the good input is made.
+
+    `report` is called with "start" when the good input is made, and then with the result of each case.
+    """
     counts: Counter[str] = Counter()
     failures: list[Failure] = []
-    with tempfile.TemporaryDirectory(prefix="torchelmo-fuzz-") as root, _quiet():
+    with tempfile.TemporaryDirectory(prefix="torchelmo-fuzz-", dir=memory_folder()) as root, _quiet():
         good = Path(root) / "good"
         good.mkdir()
         extra = target.make(good)
         if count > 1:  # the first call imports and prepares; that is no part of the time of a case
             _run_case(target._replace(mutate=lambda folder, rng: "nothing"), good, extra, Path(root) / "case", -1)
+        report("start", None)
         start = time.monotonic()
         for case in range(first, first + count):
             if time.monotonic() - start > seconds:
                 break
             kind, change, detail = _run_case(target, good, extra, Path(root) / "case", case)
             counts[kind] += 1
+            failure = None
             if kind not in ("ok", "refused"):
-                failures.append(Failure(target.name, case, kind, change, detail))
+                failure = Failure(target.name, case, kind, change[:500], detail[:2_000])
+                failures.append(failure)
+            report(kind, failure)
     return Outcome(counts, failures)
+
+
+def memory_folder() -> str | None:
+    """Return a folder of a file system in memory, where flushing to disk costs nothing; None if there is none."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def _run_case(target: Target, good: Path, extra: Any, folder: Path, case: int) -> tuple[str, str, str]:
@@ -76,6 +97,7 @@ def _run_case(target: Target, good: Path, extra: Any, folder: Path, case: int) -
     _remove(folder)
     shutil.copytree(good, folder, symlinks=True)
     change = target.mutate(folder, rng)
+    _reset_peak_memory()
     before, start = _peak_memory(), time.monotonic()
     try:
         with _alarm(2 * SECONDS):
@@ -135,10 +157,20 @@ def _quiet() -> Iterator[None]:
 
 
 def _peak_memory() -> float:
-    """Return the largest memory of this process so far, in MB."""
+    """Return the largest memory of this process since the last reset, in MB."""
+    with contextlib.suppress(OSError), open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _reset_peak_memory() -> None:
+    """Let Linux forget the peak, so that each case is measured by itself."""
+    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as command:
+        command.write("5")
 
 
 def _remove(folder: Path) -> None:

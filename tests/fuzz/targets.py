@@ -1,7 +1,9 @@
 """The kinds of input that are fuzzed, each with a good input to start from and a check of the result."""
 
+import contextlib
 import json
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import torchelmo
 from fuzz.mutate import TEXTS, garbage, mutate_folder
 from fuzz.run import SilentlyWrongError, Target
 from torchelmo import BiLM, BiLMConfig, Elmo
+from torchelmo.bulk import VectorFile, embed_file, job, partial
 from torchelmo.config import load_config
 from torchelmo.lm import Corpus, PretrainConfig, pretrain
 from torchelmo.tasks import load as load_task
@@ -27,6 +30,7 @@ from torchelmo.tasks.task import find_task
 from torchelmo.text.vocabulary import Vocabulary
 
 SENTENCES = [["the", "bow", "and", "arrow"], ["a"]]
+EMBED: dict[str, Any] = {"batch_tokens": 4, "pretokenized": True}
 SHAPE = {"char_dim": 2, "filters": ((1, 2), (2, 3)), "n_highway": 1, "projection_dim": 4, "cell_dim": 5}
 PAIR = {"gold_label": "neutral", "sentence1": "A b ."}
 SRL = "Ann - (A0*)\nsees see (V*)\ndogs - (A1*)\n\n"  # word, predicate, roles
@@ -76,6 +80,91 @@ def run_official(folder: Path, extra: None, rng: random.Random) -> None:
     check_vectors(torchelmo.load_official(folder / "options.json", folder / "weights.hdf5"))
 
 
+def make_checkpoint(folder: Path) -> None:
+    copy_fixture("tf_checkpoint_chars", folder)
+    for name in ("model.hdf5", "expected_nll.json"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def make_efml(folder: Path) -> None:
+    copy_fixture("efml_tiny.model", folder)
+    (folder / "expected.npz").unlink()
+
+
+def copy_fixture(name: str, folder: Path) -> None:
+    shutil.copytree(Path(__file__).parents[1] / "fixtures" / name, folder, dirs_exist_ok=True)
+
+
+def archive(kind: str, suffix: str) -> Target:
+    """Return the target for a model in an archive."""
+
+    def make(folder: Path) -> None:
+        small = random_official(filters=((1, 2),), projection_dim=2, cell_dim=2, n_layers=1, char_dim=1)
+        small.write(folder.parent / "small")
+        shutil.make_archive(str(folder / "model"), kind, folder.parent / "small")
+
+    def run(folder: Path, extra: None, rng: random.Random) -> None:
+        check_vectors(torchelmo.load(folder / f"model{suffix}"))
+
+    return Target(f"model in {suffix}", make, damage(), run)
+
+
+# Vectors on disk
+
+
+def unfinished(suffix: str) -> Target:
+    """Return the target for an unfinished output of `embed`."""
+
+    def make(folder: Path) -> tuple[Elmo, bytes]:
+        (folder / "text.txt").write_text("".join(" ".join(tokens) + "\n" for tokens in sentences(12)))
+        make_folder(folder.parent / "model")
+        elmo = Elmo(torchelmo.load(folder.parent / "model"))
+        embed_file(folder / "text.txt", folder.parent / f"good{suffix}", model=elmo, **EMBED)
+        append = partial.PartialOutput.append
+
+        def interrupt(self: partial.PartialOutput, record: bytes) -> None:
+            if self._n_written == 8:
+                raise KeyboardInterrupt
+            append(self, record)
+
+        job.COMMIT_SECONDS = 0.0  # after every block
+        partial.PartialOutput.append = interrupt  # type: ignore[method-assign]
+        with contextlib.suppress(KeyboardInterrupt):
+            embed_file(folder / "text.txt", folder / f"out{suffix}", model=elmo, **EMBED)
+        partial.PartialOutput.append = append  # type: ignore[method-assign]
+        return elmo, (folder.parent / f"good{suffix}").read_bytes()
+
+    def mutate(folder: Path, rng: random.Random) -> str:
+        inside = folder / f"out{suffix}.partial"
+        return mutate_folder(inside, sorted(path.name for path in inside.iterdir() if path.name != "lock"), rng)
+
+    def run(folder: Path, extra: tuple[Elmo, bytes], rng: random.Random) -> None:
+        elmo, expected = extra
+        embed_file(folder / "text.txt", folder / f"out{suffix}", model=elmo, resume=True, **EMBED)
+        if (folder / f"out{suffix}").read_bytes() != expected:
+            raise SilentlyWrongError("a resumed run wrote another file")
+
+    return Target(f"embed --resume, {suffix}", make, mutate, run)
+
+
+def vector_file(suffix: str) -> Target:
+    """Return the target for a finished output of `embed` that is read back."""
+
+    def make(folder: Path) -> None:
+        (folder.parent / "text.txt").write_text("".join(" ".join(tokens) + "\n" for tokens in sentences(6)))
+        make_folder(folder.parent / "model")
+        embed_file(folder.parent / "text.txt", folder / f"out{suffix}", model=folder.parent / "model", **EMBED)
+
+    def run(folder: Path, extra: None, rng: random.Random) -> None:
+        with VectorFile(folder / f"out{suffix}") as file:
+            _ = file.settings, file.n_tokens
+            for line in range(min(len(file), 100)):
+                if file[line].shape[-2] != len(file.tokens(line)):
+                    raise SilentlyWrongError(f"line {line} has not one vector for each token")
+
+    return Target(f"vectors in {suffix}", make, damage(pipes=False), run)
+
+
 # Trained tasks, and runs that are resumed
 
 
@@ -110,8 +199,6 @@ def weights(path: Path) -> bytes:
 
 
 def make_pretrain_resume(folder: Path) -> bytes:
-    import shutil
-
     write_data(folder / "data")
     pretrain(tiny_config(folder / "data", folder / "out", steps=4, checkpoint_every=2))
     copy = folder.parent / "undisturbed"
@@ -128,8 +215,6 @@ def run_pretrain_resume(folder: Path, expected: bytes, rng: random.Random) -> No
 
 
 def make_task_resume(folder: Path) -> bytes:
-    import shutil
-
     write_pos(folder)
     train_task(pos_config(folder, folder / "out", epochs=1))
     copy = folder.parent / "undisturbed"
@@ -243,7 +328,7 @@ def run_senses(folder: Path, extra: None, rng: random.Random) -> None:
 
 
 def make_text(folder: Path) -> None:
-    lines = [" ".join(tokens) for tokens in sentences(30)] + ["", "Äpfel und 日本 .", "a" * 3_000]
+    lines = [" ".join(tokens) for tokens in sentences(6)] + ["", "Äpfel und 日本 .", "a" * 300]
     (folder / "text.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -292,8 +377,15 @@ def reader(name: str) -> Target:
 def all_targets() -> Iterator[Target]:
     yield Target("model folder", make_folder, damage(), run_folder)
     yield Target("official files", make_official, damage(), run_official)
+    yield Target("TensorFlow checkpoint", make_checkpoint, damage(), run_folder)
+    yield Target("ELMoForManyLangs", make_efml, damage(), run_folder)
+    yield archive("zip", ".zip")
+    yield archive("gztar", ".tar.gz")
+    for suffix in (".h5", ".npz"):
+        yield unfinished(suffix)
+        yield vector_file(suffix)
     yield Target("trained task", make_task, damage_task, run_task)
-    yield Target("pretrain --resume", make_pretrain_resume, damage_run, run_pretrain_resume)
+    yield Target("pretrain --resume", make_pretrain_resume, damage_run, run_pretrain_resume, share=0.4)
     yield Target("task train --resume", make_task_resume, damage_run, run_task_resume)
     yield Target("prepared text", make_corpus, damage(), run_corpus)
     yield Target("TOML and --set", make_toml, damage(), run_toml)

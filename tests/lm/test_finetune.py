@@ -14,7 +14,7 @@ from tiny_runs import NAMES, VERBS, sentences, tiny_config
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import torchelmo
-from torchelmo.errors import ConfigError, InputError, OutputExistsError
+from torchelmo.errors import ConfigError, InputError, OutputExistsError, WrongCallError
 from torchelmo.lm.finetune import fine_tune
 from torchelmo.lm.loop import pretrain
 from torchelmo.lm.predict import perplexity
@@ -90,6 +90,13 @@ def test_official_weights_are_given_a_softmax_first(text, tmp_path):
     for name, tensor in again.state_dict().items():
         assert torch.equal(tensor, after.state_dict()[name])
     assert not torch.equal(after.forward_lstms[0].bias, before.forward_lstms[0].bias)
+
+
+def test_several_processes_are_refused(model, text, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(WrongCallError, match=mentions("fine-tune", "2", "torchrun", "pretrain")):
+        fine_tune(model, [text], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_of_something_else_is_left_alone(model, text):

@@ -13,6 +13,7 @@ from torchelmo.errors import ConfigError, WeightsError
 from torchelmo.runs.config import OptimConfig, TaskOptimConfig
 from torchelmo.runs.muon import lstm_blocks, orthogonalize
 from torchelmo.runs.optim import (
+    MovingAverage,
     build_optimizer,
     clip_gradients,
     learning_rate,
@@ -217,3 +218,32 @@ def test_state_of_another_model_is_refused():
     with pytest.raises(WeightsError, match=mentions("place", "'a/sum'")):
         restore_optimizer(optimizer, NAMES, tensors, "place")
     restore_optimizer(optimizer, NAMES, tensors, "place", complete=False)
+
+
+def test_the_moving_average_is_the_documented_one():
+    """a ← d·a + (1 − d)·w with d = min(decay, (1 + n) / (10 + n)), by hand."""
+    model = nn.Linear(3, 2)
+    model.bias.requires_grad_(False)
+    average = MovingAverage(model, 0.25)
+    expected = model.weight.detach().clone()
+    for n in range(1, 6):
+        with torch.no_grad():
+            model.weight.add_(torch.randn(2, 3))
+        average.update(model)
+        decay = min(0.25, (1 + n) / (10 + n))
+        assert decay < 0.25 or n > 1  # both are tried
+        expected = decay * expected + (1 - decay) * model.weight.detach()
+    torch.testing.assert_close(average.tensors["weight"], expected)
+    assert "bias" not in average.tensors
+
+
+def test_the_model_has_the_average_inside_the_block_only():
+    model = nn.Linear(3, 2)
+    average = MovingAverage(model, 0.9)
+    with torch.no_grad():
+        model.weight.add_(1.0)
+    before = model.weight.detach().clone()
+    with average.in_place(model):
+        assert torch.equal(model.weight, average.tensors["weight"])
+        assert not torch.equal(model.weight, before)
+    assert torch.equal(model.weight, before)

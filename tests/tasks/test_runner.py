@@ -16,7 +16,15 @@ from tiny_tasks import TAGS, pos_config, write_ner, write_pos, write_vectors
 
 from torchelmo import BiLM, BiLMConfig
 from torchelmo.config import build_config
-from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, OutputExistsError, TrainingError
+from torchelmo.errors import (
+    ConfigError,
+    InputError,
+    MissingFileError,
+    OutputError,
+    OutputExistsError,
+    TrainingError,
+    WrongCallError,
+)
 from torchelmo.formats.load import load_folder
 from torchelmo.runs.checkpoint import checkpoints
 from torchelmo.runs.config import TaskOptimConfig
@@ -401,6 +409,13 @@ def prepared(data, bilm_folder, tmp_path):
     with torch.no_grad():
         found.trained.model.inputs.elmo.mixes[0].scalars += torch.tensor([0.0, 0.5, 1.0])
     return found
+
+
+def test_several_processes_are_refused(data, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(WrongCallError, match=mentions("task", "2", "torchrun")):
+        train(pos_config(data, tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_step_has_the_penalty_and_a_limit_and_is_averaged(prepared):

@@ -171,9 +171,27 @@ def test_weights_that_are_no_finite_floats_are_refused(folder, name, damage):
 
 def test_a_size_is_compared_with_the_file_before_a_model_is_built(folder):
     card = json.loads((folder / "task.json").read_text())
-    card["config"]["model"]["hidden_dim"] = 2_000_000  # would need terabytes
+    card["config"]["model"]["hidden_dim"] = 1_000_000  # would need terabytes
     (folder / "task.json").write_text(json.dumps(card))
-    with pytest.raises(WeightsError, match=mentions("model.safetensors", 8_000_000, 16)):
+    with pytest.raises(WeightsError, match=mentions("model.safetensors", 4_000_000, 16)):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "value"),
+    [
+        ("model", "n_layers", 10**6),
+        ("model", "hidden_dim", 2**40),
+        ("characters", "n_filters", 10**9),
+        ("characters", "width", 10**6),
+        ("words", "dim", 10**9),
+    ],
+)
+def test_a_size_beyond_all_models_is_refused(folder, table, name, value):
+    card = json.loads((folder / "task.json").read_text())
+    card["config"][table][name] = value
+    (folder / "task.json").write_text(json.dumps(card))
+    with pytest.raises(ConfigError, match=mentions("task.json", name, value)):
         load(folder)
 
 

@@ -3,16 +3,15 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from torchelmo.config import Config, Range
+from torchelmo.config import Config, LayerCount, Range, Width
 from torchelmo.errors import ConfigError
 
 # The upper limits are far beyond every published model. They bound what a damaged or malicious file can make us build.
-_Width = Annotated[int, Range(min=1, max=2**20)]
 _Words = Annotated[int, Range(min=0, max=10**8)]
 _Clip = Annotated[float, Range(min=0, max=1e9)]
 _MAX_FILTERS = 100
 
-Filters = tuple[tuple[int, _Width], ...]
+Filters = tuple[tuple[int, Width], ...]
 
 PAPER_FILTERS: Filters = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
@@ -55,16 +54,16 @@ class BiLMConfig(Config):
 
     input: Literal["characters", "words", "characters+words"] = "characters"
     n_words: _Words = 0
-    n_characters: _Width = 262
+    n_characters: Width = 262
     max_characters: Annotated[int, Range(min=3, max=1000)] = 50
-    char_dim: _Width = 16
+    char_dim: Width = 16
     filters: Filters = PAPER_FILTERS
     activation: Literal["relu", "tanh"] = "relu"
     n_highway: Annotated[int, Range(min=0, max=100)] = 2
     char_projection: bool = True
-    projection_dim: _Width = 512
-    cell_dim: _Width = 4096
-    n_layers: Annotated[int, Range(min=1, max=100)] = 2
+    projection_dim: Width = 512
+    cell_dim: Width = 4096
+    n_layers: LayerCount = 2
     cell_clip: _Clip | None = 3.0
     projection_clip: _Clip | None = 3.0
     residual: bool = True

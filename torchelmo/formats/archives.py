@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from torchelmo.errors import MissingFileError, TorchelmoError, WeightsError, short_repr
+from torchelmo.errors import MissingFileError, TorchelmoError, WeightsError, short_repr, shorten
 from torchelmo.files import os_errors_as_output_error, require_file
 from torchelmo.formats.hdf5 import check_download
 
@@ -71,7 +71,7 @@ def unpack(path: Path) -> Iterator[Path]:
         except Exception as error:  # the readers report damage in many ways, from zlib.error to NotImplementedError
             raise WeightsError(
                 f"{path}: expected an archive (.zip, .tar, .tar.gz), but it is damaged, cut short, encrypted or of "
-                f"another kind ({error or type(error).__name__}). Download or copy it again."
+                f"another kind ({shorten(str(error)) or type(error).__name__}). Download or copy it again."
             ) from error
         yield folder
 

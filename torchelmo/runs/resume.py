@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import math
+import os
 import shutil
 import signal
 import threading
@@ -12,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from torchelmo import __version__
-from torchelmo.errors import ConfigError, OutputExistsError, TorchelmoError, TrainingError
+from torchelmo.errors import ConfigError, OutputExistsError, TorchelmoError, TrainingError, WrongCallError
 from torchelmo.files import (
     hold_lock,
     make_folders,
@@ -47,7 +48,8 @@ class RunFolder:
         owned: Glob patterns of all files that a run of this kind writes, relative to `out`, checkpoints not included.
         resume: Resume from the last checkpoint, if there is one.
         overwrite: Replace an older run.
-        writes: False on all ranks except the first: the folder is checked, but neither created nor locked.
+        writes: For a run of several processes: False on all ranks except the first, where the folder is checked, but
+            neither created nor locked. None for a run of one process.
 
     Attributes:
         checkpoint: The checkpoint to resume from; None for a run that starts at the beginning.
@@ -57,6 +59,7 @@ class RunFolder:
         ConfigError: Both `resume` and `overwrite` are given.
         OutputExistsError: The folder holds something that this call must not touch.
         OutputError: Another process is writing to the folder, or it cannot be written.
+        WrongCallError: torchrun started several processes for a run of one process.
     """
 
     def __init__(
@@ -67,14 +70,19 @@ class RunFolder:
         owned: Sequence[str],
         resume: bool = False,
         overwrite: bool = False,
-        writes: bool = True,
+        writes: bool | None = None,
     ) -> None:
+        if writes is None and (n_processes := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+            raise WrongCallError(
+                f"{kind}: expected one process, found {n_processes} that torchrun started. Start it without torchrun; "
+                "`pretrain` trains a model, or one that init names, on several processes."
+            )
         if resume and overwrite:
             raise ConfigError(
                 "Expected resume, which continues the run in out, or overwrite, which replaces it; got both."
             )
         self.out, self.kind, self.owned = out, kind, tuple(owned)
-        self.resume, self.overwrite, self.writes = resume, overwrite, writes
+        self.resume, self.overwrite, self.writes = resume, overwrite, writes is not False
         self.checkpoint: Checkpoint | None = None
         self.details: dict[str, Any] = {}
         self._stack = contextlib.ExitStack()

@@ -3,9 +3,9 @@
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from torchelmo.config import Config, Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt
+from torchelmo.config import Config, Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt, Range, Width
 from torchelmo.errors import ConfigError
 from torchelmo.runs.config import Every, TaskOptimConfig
 
@@ -42,7 +42,7 @@ class WordsConfig(Config):
     """[words]: word vectors from a file, or learned vectors of width `dim` for the words of the training data."""
 
     vectors: Path | None = None  # a GloVe or word2vec text file
-    dim: NonNegativeInt = 0  # the width of learned vectors; 0 for none
+    dim: Annotated[int, Range(min=0, max=2**20)] = 0  # the width of learned vectors; 0 for none
     trainable: bool = False  # train the vectors of the file, for the words that the training data contains
     min_count: NonNegativeInt = 2  # rarer words share <UNK>, unless the file has a vector for them
 
@@ -51,9 +51,9 @@ class WordsConfig(Config):
 class CharactersConfig(Config):
     """[characters]: a small CNN over the characters of each word, trained with the task."""
 
-    n_filters: NonNegativeInt = 0  # 0 for no character CNN
-    char_dim: PositiveInt = 16
-    width: PositiveInt = 3
+    n_filters: Annotated[int, Range(min=0, max=2**20)] = 0  # 0 for no character CNN
+    char_dim: Width = 16
+    width: Annotated[int, Range(min=1, max=1000)] = 3
 
 
 @dataclass(frozen=True)

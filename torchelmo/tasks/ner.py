@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from torchelmo.config import Config, Fraction, PositiveInt
+from torchelmo.config import Config, Fraction, Width
 from torchelmo.errors import short_repr
 from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.layers.basic import BiRNN, VariationalDropout, pad_ids
@@ -52,7 +52,7 @@ class NerData(TextData):
 class NerConfig(Config):
     """[model]: the defaults are those of Peters et al. 2018; Peters et al. 2017 have `elmo_output = "between"`."""
 
-    hidden_dims: tuple[PositiveInt, PositiveInt] = (200, 100)  # width of each direction of the two biLSTMs
+    hidden_dims: tuple[Width, Width] = (200, 100)  # width of each direction of the two biLSTMs
     dropout: Fraction = 0.5  # variational, at the input of both
     scheme: Literal["bio", "bioes"] = "bioes"  # of the tags inside the model; examples and predictions are BIO
     elmo_output: Literal["end", "between"] = "end"  # where ELMo at the output is concatenated

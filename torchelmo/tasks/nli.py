@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchelmo.config import Config, Fraction, PositiveInt
+from torchelmo.config import Config, Fraction, Width
 from torchelmo.errors import InputError, short_repr, shorten
 from torchelmo.files import read_lines
 from torchelmo.tasks.classification import ClassificationTask, Classifier, Prediction
@@ -41,10 +41,10 @@ class NliData(TextData):
 class EsimConfig(Config):
     """[model]: the defaults are those of Chen et al. 2017, which Peters et al. 2018 kept."""
 
-    encoder_dim: PositiveInt = 300  # width of each direction
-    projection_dim: PositiveInt = 300  # of a token with its aligned vector, before the composition
-    composition_dim: PositiveInt = 300  # width of each direction
-    classifier_dim: PositiveInt = 300  # of the tanh layer
+    encoder_dim: Width = 300  # width of each direction
+    projection_dim: Width = 300  # of a token with its aligned vector, before the composition
+    composition_dim: Width = 300  # width of each direction
+    classifier_dim: Width = 300  # of the tanh layer
     dropout: Fraction = 0.5  # on the token vectors, the projection, the pooled vectors and the tanh layer
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from torchelmo.config import Config, Fraction, PositiveInt
+from torchelmo.config import Config, Fraction, LayerCount, Width
 from torchelmo.errors import ConfigError, InputError, short_repr
 from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.layers.basic import BiRNN, VariationalDropout
@@ -50,8 +50,8 @@ class PosConfig(Config):
     """[model]: "linear" is the probe of Peters et al. 2018, Table 6; they publish no sizes of a biLSTM tagger."""
 
     head: Literal["bilstm", "linear"] = "bilstm"  # the other settings are those of the biLSTM
-    hidden_dim: PositiveInt = 200  # width of each direction
-    n_layers: PositiveInt = 2
+    hidden_dim: Width = 200  # width of each direction
+    n_layers: LayerCount = 2
     dropout: Fraction = 0.33  # variational, at the input of every layer and of the output layer
 
 

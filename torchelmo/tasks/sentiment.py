@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from torchelmo.config import Config, Fraction, NonNegativeInt, PositiveInt
+from torchelmo.config import Config, Fraction, NonNegativeInt, Width
 from torchelmo.errors import InputError, short_repr
 from torchelmo.files import read_lines
 from torchelmo.tasks.classification import ClassificationTask, Classifier, Prediction
@@ -56,10 +56,10 @@ class SentimentData(TextData):
 class BCNConfig(Config):
     """[model]: the defaults are the widths of Peters et al. 2018, with their two ReLU layers in place of maxout."""
 
-    feed_forward_dim: PositiveInt = 300  # of the ReLU layer below the encoder
-    encoder_dim: PositiveInt = 300  # width of each direction
-    integrator_dim: PositiveInt = 300  # width of each direction
-    classifier_dim: PositiveInt = 300  # of the two ReLU layers above the pooled vectors
+    feed_forward_dim: Width = 300  # of the ReLU layer below the encoder
+    encoder_dim: Width = 300  # width of each direction
+    integrator_dim: Width = 300  # width of each direction
+    classifier_dim: Width = 300  # of the two ReLU layers above the pooled vectors
     input_dropout: Fraction = 0.5  # on the token vectors
     dropout: Fraction = 0.25  # after the ReLU layers and on the integrated tokens
 

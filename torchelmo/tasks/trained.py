@@ -11,13 +11,13 @@ metrics.json         the scores on the dev data
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from torchelmo import __version__
-from torchelmo.config import Config, NonNegativeInt, build_config, config_to_dict
+from torchelmo.config import Config, NonNegativeInt, Range, build_config, config_to_dict
 from torchelmo.errors import ConfigError, InputError, MissingFileError, short_repr
 from torchelmo.files import read_json, write_json
 from torchelmo.formats.load import load_folder
@@ -260,7 +260,7 @@ class _Card(Config):
     format: int
     torchelmo: str  # version
     config: TaskConfig
-    word_dim: NonNegativeInt  # 0 without word vectors
+    word_dim: Annotated[int, Range(min=0, max=2**20)]  # 0 without word vectors
     n_fixed_words: NonNegativeInt
     vocabularies: dict[str, list[str]]
 

@@ -5,13 +5,13 @@ tokens -> biLSTM over each sentence -> spans -> mention scores -> the best λT s
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torchelmo.config import Config, Fraction, NonNegativeInt, PositiveFloat, PositiveInt
+from torchelmo.config import Config, Fraction, LayerCount, NonNegativeInt, PositiveFloat, PositiveInt, Range, Width
 from torchelmo.tasks.coref.data import Document, Mention, crop, sort_clusters
 from torchelmo.tasks.coref.scoring import (
     AntecedentScorer,
@@ -32,11 +32,11 @@ from torchelmo.tasks.task import TaskModel
 class CorefConfig(Config):
     """[model]: the defaults are those of Lee et al. 2017."""
 
-    hidden_dim: PositiveInt = 200  # width of each direction of the biLSTM
-    ffnn_dim: PositiveInt = 150
-    ffnn_layers: PositiveInt = 2
-    feature_dim: PositiveInt = 20  # width of each feature: span width, distance, speaker, genre
-    max_width: PositiveInt = 10  # longest span, in tokens
+    hidden_dim: Width = 200  # width of each direction of the biLSTM
+    ffnn_dim: Width = 150
+    ffnn_layers: LayerCount = 2
+    feature_dim: Width = 20  # width of each feature: span width, distance, speaker, genre
+    max_width: Annotated[int, Range(min=1, max=1000)] = 10  # longest span, in tokens
     spans_per_token: PositiveFloat = 0.4  # λ: the number of spans that are kept
     n_antecedents: PositiveInt = 250  # K: the number of kept spans before a span that it may choose from
     max_sentences: NonNegativeInt = (

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchelmo.config import Config, Fraction, PositiveInt
+from torchelmo.config import Config, Fraction, PositiveInt, Width
 from torchelmo.errors import InputError
 from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.layers.basic import BiRNN, VariationalDropout, masked_softmax
@@ -25,8 +25,8 @@ _MAX_PAIRS = 45 * 400 * 400  # windows × tokens × tokens in one prediction: 29
 class QuestionConfig(Config):
     """[model]: the defaults are those of Clark & Gardner 2017 and Peters et al. 2018."""
 
-    hidden_dim: PositiveInt = 90  # width of each direction of each GRU
-    linear_dim: PositiveInt = 180  # between the attention layers
+    hidden_dim: Width = 90  # width of each direction of each GRU
+    linear_dim: Width = 180  # between the attention layers
     dropout: Fraction = 0.2  # variational, before every GRU and attention
     max_span: PositiveInt = 17  # tokens of the longest answer that is predicted
     loss: Literal["marginal", "first"] = "marginal"  # all reference answers are correct, or only the first

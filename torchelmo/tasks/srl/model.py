@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchelmo.config import Config, Fraction, PositiveInt
+from torchelmo.config import Config, Fraction, LayerCount, Width
 from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.layers.basic import pad_ids
 from torchelmo.tasks.layers.crf import viterbi_decode
@@ -30,9 +30,9 @@ _NO_LABEL = -100  # ignored by cross_entropy
 class SrlConfig(Config):
     """[model]: the defaults are the sizes of He et al. 2017 and Peters et al. 2018."""
 
-    n_layers: PositiveInt = 8
-    hidden_dim: PositiveInt = 300
-    predicate_dim: PositiveInt = 100  # width of the vector that marks the predicate
+    n_layers: LayerCount = 8
+    hidden_dim: Width = 300
+    predicate_dim: Width = 100  # width of the vector that marks the predicate
     dropout: Fraction = 0.1  # recurrent dropout: one mask for all tokens of a row, for every layer
 
 
