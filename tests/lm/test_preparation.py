@@ -368,3 +368,39 @@ def wait_until(condition, seconds=120):
 def children(pid):
     with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
         return file.read().split()
+
+
+def test_proteins_are_sentences_of_residues(tmp_path):
+    path = tmp_path / "p.fasta.gz"
+    path.write_bytes(gzip.compress(b">a\nMALL\nH\n>b\nmal*\n>c\nMAL\n"))
+    card = prepare([path], tmp_path / "data", vocab_size=7, format="fasta", heldout=0, max_characters=3)
+    corpus = Corpus(tmp_path / "data")
+    assert (card["parts"]["train"]["sentences"], corpus.n_tokens) == (3, 11)
+    assert corpus.tokens[:5].tolist() == corpus.tokens[[0, 1, 2, 2, 4]].tolist()
+    assert corpus.lang is None
+    assert card["sources"][0]["lines"] == 3
+    assert card["tokenizer"] == {"rules": "residues", "lang": None}
+    text = tmp_path / "text.txt"
+    text.write_text("M A L L H\nM A L\nM A L\n")
+    prepare([text], tmp_path / "same", vocab_size=7, pretokenized=True, heldout=0, max_characters=3)
+    for name in ("types.txt", "vocab.txt", "train.tokens.npy", "train.offsets.npy"):
+        assert (tmp_path / "data" / name).read_bytes() == (tmp_path / "same" / name).read_bytes()
+
+
+def test_large_fasta_files_are_read_in_blocks(tmp_path, monkeypatch):
+    path = tmp_path / "p.fasta"
+    path.write_text("".join(f">p{i}\n{'MALH'[i % 4] * (i + 1)}\n" for i in range(50)))
+    prepare([path], tmp_path / "one", format="fasta", heldout=0.3)
+    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 100)
+    prepare([path], tmp_path / "two", format="fasta", heldout=0.3, workers=1)
+    for name in os.listdir(tmp_path / "one"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_a_wrong_protein_is_named(tmp_path):
+    path = tmp_path / "p.fasta"
+    path.write_text(">a\nMAL\n>b\nM1L\n")
+    with pytest.raises(InputError, match=mentions(path, "line 4", "'1'")):
+        prepare([path], tmp_path / "data", format="fasta")
+    with pytest.raises(ConfigError, match=mentions("'fastq'")):
+        prepare([path], tmp_path / "data", format="fastq")

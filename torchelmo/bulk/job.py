@@ -1,4 +1,4 @@
-"""Embed a text file: lines → tokens → vectors → file. A run may be interrupted at any moment and resumed later."""
+"""Embed a file: rows of text → tokens → vectors → file. A run may be interrupted at any moment and resumed later."""
 
 import dataclasses
 import difflib
@@ -19,8 +19,9 @@ from torchelmo.bulk.parquet import ParquetOutput
 from torchelmo.bulk.partial import PartialOutput, is_ours, partial_folder, remove_partial, text_bytes
 from torchelmo.bulk.vectors import VectorFile
 from torchelmo.errors import InputError, OutputError, OutputExistsError, TorchelmoError, WrongCallError
-from torchelmo.files import read_lines, require_file, source_name
+from torchelmo.files import require_file, source_name
 from torchelmo.progress import progress
+from torchelmo.text.rows import RowReader
 from torchelmo.text.tokenize import align, tokenizer_for
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class EmbedResult(NamedTuple):
     path: Path
     n_lines: int
     n_tokens: int
-    shape: tuple[int | str, ...]  # of a line's array; "tokens" stands for its number of tokens
+    shape: tuple[int | str, ...]  # of a line's array; "tokens" is its number of tokens
     dtype: str
     settings: dict[str, Any]
     already_complete: bool = False  # there was nothing left to do for `resume`
@@ -85,19 +86,23 @@ def embed_file(
     state: Literal["reset", "carry"] = "reset",
     lang: str | None = None,
     pretokenized: bool = False,
+    format: str | None = None,
+    text_column: str | None = None,
+    id_column: str | None = None,
     device: str = "auto",
     resume: bool = False,
     overwrite: bool = False,
 ) -> EmbedResult:
-    """Embed every line of a text file, and write the vectors to an HDF5, NumPy or Parquet file.
+    """Embed every line of a text file, or every row of a table, and write an HDF5, NumPy or Parquet file of vectors.
 
-    Line N (counted from 0) becomes the array "N", (layers, tokens, dim) for all layers and else (tokens, dim). The file
-    also holds the tokens, their character offsets and the settings; `VectorFile` reads it. A run that is interrupted
-    leaves OUT.partial, never OUT. A resumed run gives the same file, bit for bit (on the same machine, with the same
-    number of threads).
+    Line N (counted from 0) becomes the array "N", (layers, tokens, dim) for all layers and else (tokens, dim). If the
+    rows have ids (`id_column`, or a FASTA file), the ids are the names of the arrays instead. The file also holds the
+    tokens, their character offsets and the settings; `VectorFile` reads it. A run that is interrupted leaves
+    OUT.partial, never OUT. A resumed run gives the same file, bit for bit (on the same machine, with the same number of
+    threads).
 
     Args:
-        input: A text file (plain, .gz, .bz2 or .xz), or "-" for standard input. Every line is embedded on its own.
+        input: A file (plain, .gz, .bz2 or .xz), or "-" for standard input. Every line or row is embedded on its own.
         out: The file to write: .h5, .hdf5, .npz or .parquet.
         model: Anything that `torchelmo.load` accepts, or an `Elmo`. Default: the model in the package.
         layers: "all", "top", "average", "sum", "concat" or the index of a layer (0 is the token layer).
@@ -108,6 +113,9 @@ def embed_file(
         state: "reset" starts every sentence from zero state, "carry" from the state after the sentence before.
         lang: The language whose rules split the text. Default: the language of the model, or else English.
         pretokenized: The text is already tokenized, with spaces between the tokens.
+        format: "text", "csv", "tsv", "jsonl", "conllu", "parquet" or "fasta". Default: by the suffix of the file.
+        text_column: The column with the text; default: "text", or the only column. See `torchelmo.text.rows`.
+        id_column: The column with the names of the output's arrays; default: the rows are numbered.
         device: "auto", "cpu", "cuda", "cuda:1" and so on. Ignored if `model` is an `Elmo`.
         resume: Continue an interrupted run. If the output is already complete, nothing is done.
         overwrite: Replace an existing output, and start again if a run was interrupted.
@@ -122,10 +130,11 @@ def embed_file(
     """
     out = Path(out)
     check_paths(input, out, resume=resume, overwrite=overwrite)
-    n_lines = _check_text(input)
+    reader = RowReader(input, format=format, text_column=text_column, id_column=id_column)
+    n_lines = _check_text(reader)
     elmo, name = _open_model(model, device)
     layers = _check_layers(str(layers), elmo.bilm.config.n_layers)
-    lang = None if pretokenized else (lang or getattr(elmo.bilm, "lang", None) or "en")
+    lang = None if pretokenized or reader.has_tokens else (lang or getattr(elmo.bilm, "lang", None) or "en")
     settings = _Settings(
         model=name,
         fingerprint=elmo.bilm.fingerprint(),
@@ -142,11 +151,11 @@ def embed_file(
     output = FORMATS[out.suffix](shape, np.dtype(dtype).newbyteorder("<"), dataclasses.asdict(settings))
     partial = partial_folder(out)
     if resume and out.exists() and not (partial / "output").exists():
-        return _already_complete(out, settings, shape, input)
+        return _already_complete(out, settings, shape, reader)
     job = PartialOutput(out, settings.decisive())
     with job.open():
-        if not (resume and job.resume(_split_lines(input, lang, n_lines), output)):
-            job.start(_split_lines(input, lang, n_lines), output)
+        if not (resume and job.resume(_split_rows(reader, lang, n_lines), output)):
+            job.start(_split_rows(reader, lang, n_lines), output)
         if not len(job.counts):
             raise InputError(f"{source_name(input)}: expected text, found an empty file.")
         _check_space(job, output)
@@ -288,16 +297,19 @@ def _shape_function(elmo: "Elmo", layers: str, pool: str | None) -> Shape:
     return lambda n_tokens: (*leading, *(() if pool else (n_tokens,)), width)
 
 
-def _split_lines(input: str | Path, lang: str | None, n_lines: int | None) -> Iterator[Line]:
-    """Yield the lines of the text, split into sentences of tokens."""
-    tokenizer = None if lang is None else tokenizer_for(lang)
+def _split_rows(reader: RowReader, lang: str | None, n_lines: int | None) -> Iterator[Line]:
+    """Yield the rows of the text, split into sentences of tokens."""
+    rows = reader.rows()
+    if n_lines is None:  # the rows were not checked
+        rows = reader.unique(rows)
     with progress("tokenize", n_lines, unit="lines") as advance:
-        for text in read_lines(input):
-            if tokenizer is not None:
-                yield Line(text, tokenizer.spans(text))
+        for row in rows:
+            if row.tokens is None and lang is not None:
+                sentences = tokenizer_for(lang).spans(row.text)
             else:
-                words = text.split()
-                yield Line(text, align([words], text) if words else [])
+                words = row.text.split() if row.tokens is None else row.tokens
+                sentences = align([words], row.text) if words else []
+            yield Line(row.text, sentences, row.id)
             advance(1)
 
 
@@ -329,13 +341,13 @@ def check_paths(input: str | Path, out: Path, *, resume: bool, overwrite: bool) 
         )
 
 
-def _check_text(input: str | Path) -> int | None:
+def _check_text(reader: RowReader) -> int | None:
     """Read the text once, to find damage before hours of work; return its number of lines."""
-    if str(input) == "-" or not Path(input).is_file():  # a pipe can be read only once
+    if str(reader.path) == "-" or not Path(reader.path).is_file():  # a pipe can be read only once
         return None
-    n_lines = sum(1 for _ in read_lines(input))
+    n_lines = reader.count()
     if not n_lines:
-        raise InputError(f"{input}: expected text, found an empty file.")
+        raise InputError(f"{reader.path}: expected text, found an empty file.")
     return n_lines
 
 
@@ -370,12 +382,12 @@ def _open_model(model: "str | Path | Elmo | None", device: str) -> "tuple[Elmo, 
     return Elmo(load(model).to(place)).eval(), str(model or DEFAULT_MODEL)
 
 
-def _already_complete(out: Path, settings: _Settings, shape: Shape, input: str | Path) -> EmbedResult:
+def _already_complete(out: Path, settings: _Settings, shape: Shape, reader: RowReader) -> EmbedResult:
     """Return the result of an earlier run, if it is the one that this call would give."""
     expected = settings.decisive()
     digest = hashlib.sha256()
-    for line in read_lines(input):
-        digest.update(text_bytes(line))
+    for row in reader.rows():
+        digest.update(text_bytes(row.text, row.id))
     expected["text_sha256"] = digest.hexdigest()
     try:
         with VectorFile(out) as file:

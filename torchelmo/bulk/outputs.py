@@ -10,9 +10,11 @@ HDF5 (the layout that AllenNLP established, and more):
     "tokens/text"              (n_tokens,): the tokens of all lines
     "tokens/start", "…/end"    (n_tokens,): their character offsets in the line
     "tokens/boundaries"        (n_lines + 1,): line i has the tokens boundaries[i] to boundaries[i + 1]
+    "ids"                      (n_lines,): the ids of the lines, if they have ids. These are then the names of the
+                               vectors, with "/" written as "%2F"
     attributes                 the settings: model, layers, lang and others
-NumPy (.npz): the arrays "0", "1", …; "tokens" (UTF-8 bytes, one token per line), "start", "end", "boundaries", and
-"settings" (a JSON object).
+NumPy (.npz): the arrays "0", "1", …, or those named by ids; "tokens" (UTF-8 bytes, one token per line), "start", "end",
+"boundaries", "ids" (UTF-8 bytes, one id per line) and "settings" (a JSON object).
 """
 
 import contextlib
@@ -26,14 +28,14 @@ import struct
 import threading
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from torchelmo.errors import OutputError
+from torchelmo.errors import InputError, OutputError
 from torchelmo.files import create_hdf5
 from torchelmo.text.tokenize import Token
 
@@ -52,11 +54,37 @@ class Line(NamedTuple):
 
     text: str
     sentences: list[list[Token]]
+    id: str | None = None  # the name of its vectors; None for the number of the line
 
     @property
     def tokens(self) -> list[Token]:
         """The tokens of all sentences."""
         return [token for sentence in self.sentences for token in sentence]
+
+
+class Names(Sequence[str]):
+    """The names of the lines: their ids, or their numbers if they have no ids. It is compact in memory.
+
+    Args:
+        n_lines: The number of lines.
+        text: The ids, one after the other, as UTF-8.
+        ends: (n_lines,): the end of each id in `text`. Empty if the lines have no ids.
+    """
+
+    def __init__(self, n_lines: int, text: bytes = b"", ends: Sequence[int] | Array = ()) -> None:
+        self.n_lines, self.text, self.ends = n_lines, text, np.asarray(ends, dtype=np.int64)
+        self.are_ids = bool(len(ends))
+
+    def __len__(self) -> int:
+        return self.n_lines
+
+    def __getitem__(self, number: Any) -> Any:
+        if not 0 <= number < self.n_lines:
+            raise IndexError(number)
+        if not self.are_ids:
+            return str(number)
+        start, end = self.ends[number - 1] if number else 0, self.ends[number]
+        return self.text[start:end].decode("utf-8")
 
 
 class Output(Protocol):
@@ -65,6 +93,7 @@ class Output(Protocol):
     copies: int  # how often the vectors are on the disk when the file is completed
     dtype: np.dtype[Any]
     settings: dict[str, Any]
+    names: Names  # of the lines; set before `create`
 
     def create(self, path: Path, lines: Callable[[], Iterable[Line]], counts: Array) -> Array:
         """Write the file without its vectors, and return the place of each line's record."""
@@ -86,15 +115,23 @@ class Hdf5Output:
 
     def __init__(self, shape: Shape, dtype: np.dtype[Any], settings: dict[str, Any]) -> None:
         self.shape, self.dtype, self.settings = shape, dtype, settings
+        self.names = Names(0)  # set before `create`
 
     def create(self, path: Path, lines: Callable[[], Iterable[Line]], counts: Array) -> Array:
         """Write the file without its vectors, and return the place of each line's record."""
+        _check_names(self.names, ("tokens", "sentence_to_index", "ids"))
         try:
             with _signals_deferred() as check_signals, create_hdf5(path) as file:
                 for name, value in self.settings.items():
                     file.attrs[name] = "" if value is None else value
                 self._create_tokens(file, lines(), counts, check_signals)
-                index = _sentence_to_index(lines(), check_signals)
+                if self.names.are_ids:
+                    ids = file.create_dataset("ids", (len(self.names),), dtype=_h5py().string_dtype())
+                    for start in range(0, len(ids), _BLOCK):
+                        check_signals()
+                        last = min(start + _BLOCK, len(ids))
+                        ids[start:last] = [self.names[i] for i in range(start, last)]
+                index = _sentence_to_index(lines(), self.names, check_signals)
                 if index is not None:
                     file["sentence_to_index"] = np.array([index], dtype=_h5py().string_dtype())
                 return self._create_datasets(file, counts, check_signals)
@@ -138,7 +175,7 @@ class Hdf5Output:
         for number, n_tokens in enumerate(counts.tolist()):
             check_signals()
             space = h5py.h5s.create_simple(self.shape(n_tokens))
-            dataset = h5py.h5d.create(file.id, str(number).encode(), kind, space, dcpl=how)
+            dataset = h5py.h5d.create(file.id, hdf5_name(self.names[number]).encode(), kind, space, dcpl=how)
             places[number] = dataset.get_offset() or 0  # None for a dataset without elements
         return places
 
@@ -150,9 +187,11 @@ class NpzOutput:
 
     def __init__(self, shape: Shape, dtype: np.dtype[Any], settings: dict[str, Any]) -> None:
         self.shape, self.dtype, self.settings = shape, dtype, settings
+        self.names = Names(0)  # set before `create`
 
     def create(self, path: Path, lines: Callable[[], Iterable[Line]], counts: Array) -> Array:
         """Create an empty file, and return the place of each line's record."""
+        _check_names(self.names, ("tokens", "start", "end", "boundaries", "ids", "settings"))
         sizes = np.zeros(len(counts), dtype=np.int64)
         for number, n_tokens in enumerate(counts.tolist()):
             sizes[number] = self.record_size(number, n_tokens)
@@ -167,12 +206,12 @@ class NpzOutput:
     def encode(self, number: int, vectors: Array) -> bytes:
         """Return the record of a line: the header of a ZIP member, the header of a NumPy array, and the vectors."""
         content = self._array_header(vectors.shape) + vectors.tobytes()
-        return _member_header(number, content) + content
+        return _member_header(self.names[number], content) + content
 
     def record_size(self, number: int, n_tokens: int) -> int:
         """Return the size of a line's record in bytes."""
         shape = self.shape(n_tokens)
-        size = len(_member_header(number, b"")) + len(self._array_header(shape))
+        size = len(_member_header(self.names[number], b"")) + len(self._array_header(shape))
         return size + int(np.prod(shape)) * self.dtype.itemsize
 
     def finish(self, path: Path, lines: Callable[[], Iterable[Line]], counts: Array, places: Array) -> None:
@@ -182,7 +221,8 @@ class NpzOutput:
         places = np.append(places, end)
         with open(path, "rb") as stream, zipfile.ZipFile(path, "a") as archive:
             for number, (place, end) in enumerate(zip(places.tolist(), places[1:].tolist())):
-                info, header = _member(f"{number}.npy"), len(_member_header(number, b""))
+                name = self.names[number]
+                info, header = _member(f"{name}.npy"), len(_member_header(name, b""))
                 info.header_offset = place
                 info.compress_size = info.file_size = end - place - header
                 (info.CRC,) = struct.unpack("<I", os.pread(stream.fileno(), 4, place + 14))
@@ -202,6 +242,8 @@ class NpzOutput:
                 "boundaries": _boundaries(counts),
                 "settings": np.array(json.dumps(self.settings)),
             }
+            if self.names.are_ids:
+                members["ids"] = np.frombuffer("\n".join(self.names).encode("utf-8"), dtype=np.uint8)
             for name, array in members.items():
                 with archive.open(_member(f"{name}.npy"), "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, array, allow_pickle=False)
@@ -211,6 +253,28 @@ class NpzOutput:
         description = {"descr": self.dtype.str, "fortran_order": False, "shape": tuple(map(int, shape))}
         np.lib.format.write_array_header_1_0(stream, description)
         return stream.getvalue()
+
+
+def hdf5_name(id: str) -> str:
+    """Return the name of a dataset for an id. HDF5 reads "/" as a path and "." as the group itself.
+
+    >>> hdf5_name("P12345"), hdf5_name("a/b")
+    ('P12345', 'a%2Fb')
+    """
+    if id == ".":
+        return "%2E"
+    return id.replace("%", "%25").replace("/", "%2F") if re.search("/|%2[5EF]", id) else id
+
+
+def _check_names(names: Names, reserved: tuple[str, ...]) -> None:
+    """Refuse ids that are the name of another array in the file."""
+    if names.are_ids:
+        for number, name in enumerate(names, 1):
+            if name in reserved:
+                raise InputError(
+                    f"Row {number}: the id {name!r} is the name of another array in the output. Use another "
+                    "--id-column, or change this id."
+                )
 
 
 def _boundaries(counts: Array) -> Array:
@@ -228,7 +292,7 @@ def _token_blocks(lines: Iterable[Line]) -> Iterator[list[Token]]:
         yield block
 
 
-def _sentence_to_index(lines: Iterable[Line], check_signals: Callable[[], None]) -> str | None:
+def _sentence_to_index(lines: Iterable[Line], names: Sequence[str], check_signals: Callable[[], None]) -> str | None:
     """Map the text of every line that is not blank to its first line; None if that would need too much memory."""
     index: dict[str, str] = {}
     n_characters = 0
@@ -236,12 +300,12 @@ def _sentence_to_index(lines: Iterable[Line], check_signals: Callable[[], None])
         check_signals()
         text = line.text.strip()
         if text and text not in index:
-            index[text] = str(number)
+            index[text] = names[number]
             n_characters += len(text)
         if n_characters > MAX_SENTENCE_CHARACTERS:
             _logger.warning(
                 "The text is too long for one JSON object: sentence_to_index is left out. "
-                "The vectors of line N (counted from 0) are in the dataset of that name."
+                "The vectors of line N (counted from 0), or of an id, are in the dataset of that name."
             )
             return None
     return json.dumps(index)
@@ -252,10 +316,11 @@ def _member(name: str) -> zipfile.ZipInfo:
     return zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
 
 
-def _member_header(number: int, content: bytes) -> bytes:
+def _member_header(array_name: str, content: bytes) -> bytes:
     """The local header of an uncompressed member; see APPNOTE.TXT of the ZIP format, section 4.3.7."""
-    name = f"{number}.npy".encode()
-    fields = (20, 0, 0, 0, 0x21, zlib.crc32(content), len(content), len(content), len(name), 0)
+    name = f"{array_name}.npy".encode()
+    flags = 0 if array_name.isascii() else 0x800  # the name is UTF-8
+    fields = (20, flags, 0, 0, 0x21, zlib.crc32(content), len(content), len(content), len(name), 0)
     return struct.pack("<4s5H3I2H", b"PK\x03\x04", *fields) + name
 
 

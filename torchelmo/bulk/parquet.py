@@ -1,7 +1,7 @@
 """Parquet files with vectors, which DuckDB, Polars, pandas and every Arrow program read.
 
 One row for each line of the text:
-    id                int64: the number of the line, from 0
+    id                string: the id of the row; int64, the number of the line from 0, if the text has no ids
     text              string
     tokens            list<string>, and their character offsets in the text: start, end, list<int64>
     vectors           list<fixed_size_list<float>[dim]>, one for each token; without the outer list for pooled vectors,
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from torchelmo.bulk.outputs import Array, Line, Shape
+from torchelmo.bulk.outputs import Array, Line, Names, Shape
 from torchelmo.errors import InputError, missing_package
 from torchelmo.files import parse_json
 from torchelmo.text.tokenize import Token
@@ -38,6 +38,7 @@ class ParquetOutput:
     def __init__(self, shape: Shape, dtype: np.dtype[Any], settings: dict[str, Any]) -> None:
         _pyarrow()  # an absent package is an error now, not after hours of work
         self.shape, self.dtype, self.settings = shape, dtype, settings
+        self.names = Names(0)  # set before `create`
 
     def create(self, path: Path, lines: Callable[[], Iterable[Line]], counts: Array) -> Array:
         """Create an empty file, and return the place of each line's record."""
@@ -56,7 +57,7 @@ class ParquetOutput:
     def finish(self, path: Path, lines: Callable[[], Iterable[Line]], counts: Array, places: Array) -> None:
         """Write the Parquet file from the records, and put it in their place."""
         pa = _pyarrow()
-        schema = vector_schema(self.shape, self.dtype)
+        schema = vector_schema(self.shape, self.dtype, has_ids=self.names.are_ids)
         metadata = {_KEY: json.dumps(self.settings), _COUNT: str(int(counts.sum()))}
         finished = path.with_name("finished")
         with (
@@ -75,7 +76,10 @@ class ParquetOutput:
                 for n_tokens in counts[first : first + len(rows)].tolist():
                     data = records.read(self.record_size(0, n_tokens))
                     arrays.append(np.frombuffer(data, self.dtype).reshape(self.shape(n_tokens)))
-                ids = pa.array(range(first, first + len(rows)), pa.int64())
+                numbers = range(first, first + len(rows))
+                ids = pa.array(
+                    [self.names[i] for i in numbers] if self.names.are_ids else numbers, schema.field(0).type
+                )
                 columns = [ids, *text_columns(rows), *vector_columns(arrays, self.shape, self.dtype)]
                 writer.write_table(pa.Table.from_arrays(columns, schema=schema), row_group_size=len(rows))
                 first += len(rows)
@@ -94,10 +98,10 @@ class ParquetOutput:
             yield rows
 
 
-def vector_schema(shape: Shape, dtype: np.dtype[Any]) -> Any:
-    """Return the schema of a file for vectors of a shape and type."""
+def vector_schema(shape: Shape, dtype: np.dtype[Any], *, has_ids: bool = False) -> Any:
+    """Return the schema of a file for vectors of a shape and type; ids are strings, and else numbers."""
     pa = _pyarrow()
-    fields = [("id", pa.int64()), ("text", pa.string()), ("tokens", pa.list_(pa.string()))]
+    fields = [("id", pa.string() if has_ids else pa.int64()), ("text", pa.string()), ("tokens", pa.list_(pa.string()))]
     fields += [("start", pa.list_(pa.int64())), ("end", pa.list_(pa.int64()))]
     return pa.schema([*fields, *vector_fields(shape, dtype)])
 
@@ -185,10 +189,10 @@ class ParquetReader:
         layers = [_to_numpy(table.column(name).chunk(0), row) for name in self._columns]
         return np.stack(layers) if self._columns[0].startswith("layer_") else layers[0]
 
-    def ids(self) -> list[Any]:
-        """Return the ids of all rows."""
-        ids: list[Any] = self._file.read(["id"]).column("id").to_pylist()
-        return ids
+    def ids(self) -> list[str] | None:
+        """Return the ids of all rows; None if they are numbers."""
+        ids = self._file.read(["id"]).column("id").to_pylist()
+        return ids if ids and isinstance(ids[0], str) else None
 
     def close(self) -> None:
         """Close the file."""

@@ -2,7 +2,7 @@
 
 settings.json   marks the folder as torchelmo's, and says what the run was started with
 lines.jsonl     the text, split into tokens
-layout.npz      the number of tokens of each line, and the place of its vectors in the output
+layout.npz      the number of tokens of each line, the place of its vectors in the output, and its id
 output          the output itself, which is renamed to OUT when it is complete
 finished        a copy in another format, if the output cannot be filled in place
 journal.jsonl   how many lines are written and safe, with a checksum of each part
@@ -16,13 +16,14 @@ import json
 import os
 import zipfile
 import zlib
+from array import array
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from torchelmo.bulk.outputs import Array, Line, Output
+from torchelmo.bulk.outputs import Array, Line, Names, Output
 from torchelmo.errors import OutputError, TorchelmoError, WrongCallError, short_repr
 from torchelmo.files import (
     flush_to_disk,
@@ -58,7 +59,7 @@ class PartialOutput:
         self._n_written = 0
         self._checksum = 0  # of the records since the last commit
         self.counts: Array = np.zeros(0, dtype=np.int64)  # (n_lines,): tokens
-        self._places: Array = self.counts  # (n_lines,): where the record of a line starts
+        self._places: Array = self.counts  # (n_lines,): the start of the record of each line
         self._stack = contextlib.ExitStack()
 
     @contextlib.contextmanager
@@ -88,18 +89,24 @@ class PartialOutput:
                 (self.folder / name).unlink(missing_ok=True)
         write_json(self.folder / "settings.json", {"format": MARKER, "complete": False})
         with os_errors_as_output_error(self.folder):
-            counts, digest = [], hashlib.sha256()
+            counts, digest, ids, ends = [], hashlib.sha256(), bytearray(), array("q")
             with open(self.folder / "lines.jsonl", "wb") as stream:
                 for line in lines:
                     record = _encode_line(line)
                     stream.write(record)
-                    digest.update(text_bytes(line.text))
+                    digest.update(text_bytes(line.text, line.id))
                     counts.append(sum(map(len, line.sentences)))
+                    if line.id is not None:
+                        ids += line.id.encode("utf-8")
+                        ends.append(len(ids))
             self.counts = np.array(counts, dtype=np.int64)
+            output.names = Names(len(counts), bytes(ids), ends)
             output.settings["text_sha256"] = digest.hexdigest()
         with os_errors_as_output_error(self.out):
             self._places = output.create(self.path, self.lines, self.counts)
-            np.savez(self.folder / "layout.npz", counts=self.counts, places=self._places)
+            ids_array = np.frombuffer(output.names.text, dtype=np.uint8)
+            arrays = {"counts": self.counts, "places": self._places, "ids": ids_array, "ends": output.names.ends}
+            np.savez(self.folder / "layout.npz", allow_pickle=False, **arrays)
             for name in ("lines.jsonl", "output", "layout.npz"):
                 flush_to_disk(self.folder / name)
             content = {
@@ -213,6 +220,7 @@ class PartialOutput:
                 raise self._damaged("layout.npz: the checksum is wrong")
             layout = np.load(io.BytesIO(content), allow_pickle=False)
             self.counts, self._places = layout["counts"], layout["places"]
+            output.names = Names(len(self.counts), layout["ids"].tobytes(), layout["ends"])
             size = min(self.path.stat().st_size, int(card["laid_out"]["size"]))
             laid_out = self._checksum_laid_out(output, size)
         except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
@@ -241,7 +249,7 @@ class PartialOutput:
             for number, line in enumerate(lines, 1):
                 if stream.readline() != _encode_line(line):
                     raise self._other_text(f"line {number} is now {short_repr(line.text)}")
-                found.update(text_bytes(line.text))
+                found.update(text_bytes(line.text, line.id))
             if stream.readline():
                 raise self._other_text("it had more lines")
         if found.hexdigest() != digest:
@@ -288,9 +296,9 @@ class PartialOutput:
         return OutputError(f"{self.folder}: cannot be resumed: {problem}. Start again with --overwrite.")
 
 
-def text_bytes(text: str) -> bytes:
+def text_bytes(text: str, id: str | None) -> bytes:
     """Return the bytes of a line that go into the checksum of a text."""
-    return text.encode("utf-8", "surrogatepass") + b"\n"
+    return (text if id is None else f"{id}\t{text}").encode("utf-8", "surrogatepass") + b"\n"
 
 
 def partial_folder(out: Path) -> Path:
@@ -322,12 +330,13 @@ def remove_partial(folder: Path) -> None:
 
 def _encode_line(line: Line) -> bytes:
     spans = [[[token.start, token.end] for token in sentence] for sentence in line.sentences]
-    return json.dumps([line.text, spans], separators=(",", ":")).encode() + b"\n"
+    record = [line.text, spans] if line.id is None else [line.text, spans, line.id]
+    return json.dumps(record, separators=(",", ":")).encode() + b"\n"
 
 
 def _decode_line(record: bytes) -> Line:
-    text, spans = json.loads(record)
-    return Line(text, [[Token(text[start:end], start, end) for start, end in sentence] for sentence in spans])
+    text, spans, *id = json.loads(record)
+    return Line(text, [[Token(text[start:end], start, end) for start, end in sentence] for sentence in spans], *id)
 
 
 def _write_at(descriptor: int, data: bytes, place: int) -> None:

@@ -2,13 +2,14 @@
 
 import zipfile
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
 
-from torchelmo.bulk.outputs import Array
+from torchelmo.bulk.outputs import Array, hdf5_name
 from torchelmo.bulk.parquet import ParquetReader
 from torchelmo.errors import InputError
 from torchelmo.files import parse_json, require_file
@@ -18,7 +19,8 @@ from torchelmo.text.tokenize import Token
 class VectorFile(Sequence[Array]):
     """Read a file that `embed_file` or `torchelmo embed` wrote; use it in a `with` statement.
 
-    `file[i]` is the array of line i (counted from 0), `len(file)` the number of lines.
+    `file[i]` is the array of line i (counted from 0), `file["P12345"]` that of the line with this id, and `len(file)`
+    the number of lines.
 
     Args:
         path: A .h5, .hdf5, .npz or .parquet file.
@@ -42,15 +44,25 @@ class VectorFile(Sequence[Array]):
         """The number of tokens of all lines."""
         return self._file.n_tokens
 
-    def tokens(self, line: int) -> list[Token]:
-        """Return the tokens of a line with their character offsets, one for each row of its vectors."""
-        return self._file.tokens(self._check(line))
+    @cached_property
+    def ids(self) -> list[str]:
+        """The ids of the lines; their numbers, as strings, if the text had no ids."""
+        ids = self._file.ids()
+        return [str(number) for number in range(len(self))] if ids is None else ids
+
+    def tokens(self, line: int | str) -> list[Token]:
+        """Return the tokens of a line with their character offsets, one for each row of its vectors.
+
+        Args:
+            line: The number of the line, counted from 0, or its id.
+        """
+        return self._file.tokens(self._number(line))
 
     def __len__(self) -> int:
         return len(self._file)
 
     def __getitem__(self, line: Any) -> Any:
-        return self._file.vectors(self._check(line))
+        return self._file.vectors(self._number(line))
 
     def __enter__(self) -> "VectorFile":
         return self
@@ -60,10 +72,18 @@ class VectorFile(Sequence[Array]):
     ) -> None:
         self._file.close()
 
-    def _check(self, line: int) -> int:
+    def _number(self, line: int | str) -> int:
+        if isinstance(line, str):
+            if line not in self._numbers:
+                raise KeyError(f"{line!r}: the file has no line with this id.")
+            return self._numbers[line]
         if not -len(self) <= line < len(self):
             raise IndexError(f"line {line}: the file has {len(self)} lines.")
         return line % len(self)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {id: number for number, id in enumerate(self.ids)}
 
 
 class _Reader(Protocol):
@@ -78,6 +98,8 @@ class _Reader(Protocol):
     def n_tokens(self) -> int: ...
 
     def __len__(self) -> int: ...
+
+    def ids(self) -> list[str] | None: ...
 
     def tokens(self, line: int) -> list[Token]: ...
 
@@ -113,8 +135,15 @@ class _ArchiveReader:
         texts = [text.decode("utf-8") if isinstance(text, bytes) else text for text in self._texts[first:last]]
         return [Token(*one) for one in zip(texts, self._starts[first:last].tolist(), self._ends[first:last].tolist())]
 
+    def ids(self) -> list[str] | None:
+        raise NotImplementedError
+
+    @cached_property
+    def _array_names(self) -> list[str] | None:
+        return self.ids()
+
     def vectors(self, line: int) -> Array:
-        array: Array = self._file[str(line)][()]
+        array: Array = self._file[str(line) if self._array_names is None else self._array_names[line]][()]
         return array
 
     def close(self) -> None:
@@ -131,6 +160,14 @@ class _Hdf5Reader(_ArchiveReader):
             return h5py.File(path, "r")
         except OSError as error:
             raise InputError(f"{path}: expected an HDF5 file with vectors: {error}.") from error
+
+    def ids(self) -> list[str] | None:
+        return [id.decode("utf-8") for id in self._file["ids"][()]] if "ids" in self._file else None
+
+    @cached_property
+    def _array_names(self) -> list[str] | None:
+        ids = self.ids()
+        return None if ids is None else [hdf5_name(id) for id in ids]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -149,6 +186,9 @@ class _NpzReader(_ArchiveReader):
             return np.load(path, allow_pickle=False)
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             raise InputError(f"{path}: expected a .npz file with vectors: {error}.") from error
+
+    def ids(self) -> list[str] | None:
+        return bytes(self._file["ids"]).decode("utf-8").split("\n") if "ids" in self._file else None
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from torchelmo.cli.options import (
     use_device,
 )
 from torchelmo.progress import count
+from torchelmo.text.rows import Format, RowReader
 
 Float = Literal["float32", "float16"]
 
@@ -26,7 +27,11 @@ Float = Literal["float32", "float16"]
 def embed(
     input_: Annotated[
         str,
-        typer.Argument(metavar="INPUT", help="Text to embed line by line: a file (also .gz, .bz2, .xz), or -."),
+        typer.Argument(
+            metavar="INPUT",
+            help="A text file, of which each line is embedded, a .csv, .tsv, .jsonl, .conllu or .parquet file, or "
+            "proteins in a .fasta, .fa or .faa file (also .gz, .bz2, .xz); - for standard input.",
+        ),
     ],
     out: Annotated[Path, typer.Option(help="File to write: .h5, .npz or .parquet.")],
     model: Model = None,
@@ -40,6 +45,17 @@ def embed(
     ] = None,
     lang: Lang = None,
     pretokenized: Pretokenized = False,
+    format_: Annotated[
+        Format | None, typer.Option("--format", help="Format of INPUT. Default: by its suffix, else text.")
+    ] = None,
+    text_column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Column with the text (or lists of tokens). Default: text, or the only one."),
+    ] = None,
+    id_column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Column with the names of the arrays. Default: rows are numbered from 0."),
+    ] = None,
     dtype: Annotated[Float, typer.Option(help="Type of the numbers in the file.")] = "float32",
     precision: Annotated[Float, typer.Option(help="Type of the weights in the computation.")] = "float32",
     batch_tokens: BatchTokens = 2048,
@@ -52,12 +68,16 @@ def embed(
     """Turn text into vectors.
 
     Line N (counted from 0) becomes the array "N" of the file: (layers, tokens, dim) for all layers, else (tokens,
-    dim). A blank line has no tokens, and a vector of zeros with --pool. The file also holds the tokens, their
-    character offsets and the settings. A run that is interrupted leaves OUT.partial, never OUT; --resume continues it.
+    dim). With --id-column, and for FASTA, the ids are the names of the arrays. In a FASTA file, every residue is a
+    token; CoNLL-U has tokens, too. A blank line has no tokens, and a vector of zeros with --pool. The file also holds
+    the tokens, their character offsets and the settings. A run that is interrupted leaves OUT.partial, never OUT;
+    --resume continues it.
     """
     from torchelmo.bulk.job import check_paths, embed_file
 
-    check_paths(input_, out, resume=resume, overwrite=overwrite)  # before PyTorch is loaded, which takes seconds
+    # Before PyTorch is loaded, which takes seconds.
+    check_paths(input_, out, resume=resume, overwrite=overwrite)
+    RowReader(input_, format=format_, text_column=text_column, id_column=id_column)
     result = embed_file(
         input_,
         out,
@@ -71,6 +91,9 @@ def embed(
         state=state,
         lang=lang,
         pretokenized=pretokenized,
+        format=format_,
+        text_column=text_column,
+        id_column=id_column,
         resume=resume,
         overwrite=overwrite,
     )

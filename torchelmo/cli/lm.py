@@ -3,7 +3,7 @@
 import logging
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -50,6 +50,10 @@ def prepare(
         typer.Option(metavar="CODE", help="Language of the text, whose rules split it into tokens: en, de, xx, …"),
     ] = "en",
     pretokenized: Pretokenized = False,
+    format_: Annotated[
+        Literal["text", "fasta"],
+        typer.Option("--format", help="fasta: proteins; each is a sentence, and each of its residues a token."),
+    ] = "text",
     max_characters: Annotated[
         int, typer.Option(min=3, metavar="N", help="UTF-8 bytes of a word that the model reads, plus 2 marks.")
     ] = 50,
@@ -75,6 +79,7 @@ def prepare(
         heldout=_heldout(heldout, default=0.01),
         lang=lang,
         pretokenized=pretokenized,
+        format=format_,
         max_characters=max_characters,
         workers=workers,
         seed=seed,

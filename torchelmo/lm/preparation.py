@@ -19,7 +19,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from torchelmo.files import (
 )
 from torchelmo.lm.corpus import FILES, Card, CorpusWriter, Part
 from torchelmo.progress import progress
+from torchelmo.text.rows import RowReader
 from torchelmo.text.tokenize import Tokenized, Tokenizer
 from torchelmo.text.vocabulary import Vocabulary
 
@@ -54,6 +55,7 @@ def prepare(
     heldout: float | Iterable[str | Path] = 0.01,
     lang: str = "en",
     pretokenized: bool = False,
+    format: Literal["text", "fasta"] = "text",
     max_characters: int = 50,
     workers: int | None = None,
     seed: int = 0,
@@ -70,6 +72,7 @@ def prepare(
         heldout: The share of lines to hold out, or files.
         lang: The language whose spaCy rules split the text into sentences and tokens; "xx" for any language.
         pretokenized: Whether a line is a sentence with spaces between its tokens.
+        format: "fasta" for proteins: each is a sentence, and each of its residues a token.
         max_characters: The number of character ids of a word, the two word marks included.
         workers: The number of processes; default: one per core if there is enough text.
         seed: Chooses the lines that are held out.
@@ -87,7 +90,10 @@ def prepare(
     share = float(heldout) if isinstance(heldout, (int, float)) else 0.0
     if not 0 <= share < 1:
         raise ConfigError(f"heldout: expected a share of at least 0 and below 1, or files; got {heldout}.")
-    sources = _Sources(expand(texts), [] if isinstance(heldout, (int, float)) else expand(heldout))
+    if format not in ("text", "fasta"):
+        raise ConfigError(f"format: expected 'text' or 'fasta', got {format!r}.")
+    pretokenized = pretokenized or format == "fasta"
+    sources = _Sources(expand(texts), [] if isinstance(heldout, (int, float)) else expand(heldout), format)
     spacy = None if pretokenized else f"spaCy {importlib.import_module('spacy').__version__}"
     with (
         _claim(out, overwrite) as move_aside,
@@ -110,7 +116,10 @@ def prepare(
             max_characters=max_characters,
             card={
                 "sources": sources.cards,
-                "tokenizer": {"rules": spacy or "white space", "lang": None if pretokenized else lang},
+                "tokenizer": {
+                    "rules": spacy or ("residues" if format == "fasta" else "white space"),
+                    "lang": None if pretokenized else lang,
+                },
                 "torchelmo": importlib.import_module("torchelmo").__version__,
                 "settings": {"heldout": share, "seed": seed},
             },
@@ -213,6 +222,20 @@ def read_blocks(path: str | Path, part: Part, seen: Callable[[bytes], object]) -
             yield Block(str(path), part, line, b"".join(waiting))
 
 
+def read_protein_blocks(path: str | Path, part: Part, seen: Callable[[bytes], object]) -> Iterator[Block]:
+    """Read a FASTA file in blocks of lines, one for each protein, with spaces between its residues."""
+    line, waiting, size = 1, list[bytes](), 0
+    for row in RowReader(path, format="fasta").rows():
+        seen(row.text.encode() + b"\n")
+        waiting.append(" ".join(row.text).encode() + b"\n")
+        size += len(waiting[-1])
+        if size >= _BLOCK_BYTES:
+            yield Block(str(path), part, line, b"".join(waiting))
+            line, waiting, size = line + len(waiting), [], 0
+    if waiting:
+        yield Block(str(path), part, line, b"".join(waiting))
+
+
 def split_blocks(
     blocks: Iterable[Block], *, lang: str | None, heldout: float, seed: int, workers: int | None = None
 ) -> Iterator[list[tuple[Part, Tokenized]]]:
@@ -250,7 +273,8 @@ def split_blocks(
 class _Sources:
     """The files in their order, and a description of each for card.json."""
 
-    def __init__(self, train: Sequence[str], heldout: Sequence[str]) -> None:
+    def __init__(self, train: Sequence[str], heldout: Sequence[str], format: str = "text") -> None:
+        self._read = read_protein_blocks if format == "fasta" else read_blocks
         for name in heldout:
             if name in train:
                 raise ConfigError(f"{name}: is given as training text and as held-out text. Use it only once.")
@@ -268,7 +292,7 @@ class _Sources:
         """Read all files."""
         for part, name in self._files:
             digest, lines = hashlib.sha256(), 0
-            for block in read_blocks(name, part, digest.update):
+            for block in self._read(name, part, digest.update):
                 lines = block.first_line + block.data.removesuffix(b"\n").count(b"\n")
                 yield block
             # The hash is that of the text itself, so that a file and its compressed copy are the same source.

@@ -4,6 +4,7 @@ import csv
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from torchelmo.errors import InputError, short_repr
 from torchelmo.files import MAX_LINE_BYTES, read_lines, source_name
@@ -18,6 +19,7 @@ class TableReader:
 
     Args:
         path: The file; also .gz, .bz2 or .xz. "-" is standard input.
+        format: "csv" or "tsv" if it is known; then a file may have one column.
 
     Attributes:
         columns: The names of the columns.
@@ -35,13 +37,15 @@ class TableReader:
         (['word', 'zone'], [(2, ['If', '1'])])
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, format: Literal["csv", "tsv"] | None = None) -> None:
         self.path, self.name = path, source_name(path)
         lines = read_lines(path)
         first = next(lines, "")
         if not first.strip():
             raise InputError(f"{self.name}: expected a first line with the names of the columns, found none.")
-        self._records = _split_lines(self.name, itertools.chain([first], lines), first)
+        if format is None:
+            format = "tsv" if "\t" in first or not set(",;") & set(first) else "csv"
+        self._records = _split_lines(self.name, itertools.chain([first], lines), first, format)
         _, self.columns = next(self._records)
         for column in self.columns:
             if self.columns.count(column) > 1:
@@ -76,8 +80,8 @@ class TableReader:
         return self.columns.index(column)
 
 
-def _split_lines(name: str, lines: Iterator[str], first: str) -> Iterator[tuple[int, list[str]]]:
-    if "\t" in first or not set(",;") & set(first):
+def _split_lines(name: str, lines: Iterator[str], first: str, format: str) -> Iterator[tuple[int, list[str]]]:
+    if format == "tsv":
         return ((number, line.split("\t")) for number, line in enumerate(lines, 1) if line.strip())
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
     separator = ";" if ";" in first and "," not in first else ","  # spreadsheets of some countries
