@@ -58,7 +58,7 @@ def torchelmo_fast(precision: str) -> Callable[[], Load]:
             elmo = Elmo(load_official(options, weights), dropout=0.0)
 
             def embed(sentences: Sentences) -> Any:
-                return elmo.embed(sentences, "mix", precision=precision)  # type: ignore[arg-type]
+                return elmo.embed(sentences, "mix", precision=precision)  # type: ignore[call-overload]
 
             embed.clear_cache = elmo.token_cache.clear  # type: ignore[attr-defined]
             return embed

@@ -1,27 +1,31 @@
 """④ The biLM and its mixes as one module: text or ids in, deep contextual vectors out."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor, nn
 
 from torchelmo.bilm.fast.cache import TokenVectorCache
+from torchelmo.bilm.fast.products import Precision
 from torchelmo.bilm.model import BiLM
 from torchelmo.embedder import (
     Embedder,
     EmbedSettings,
+    Layers,
     Sentence,
     Vectors,
     check_sentences,
     settings_as_arguments,
+    split_text,
 )
 from torchelmo.errors import ConfigError, InputError, short_repr
 from torchelmo.formats.load import load
 from torchelmo.mix import ScalarMix
 from torchelmo.text.characters import check_tokens
+from torchelmo.text.tokenize import Token, align, find_tokens, place_tokens
 
 _UNITS = {"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 
@@ -31,6 +35,13 @@ class ElmoOutput(NamedTuple):
 
     mixes: list[Tensor]  # n_mixes tensors (..., tokens, dim), 0 at padded positions
     mask: Tensor  # (..., tokens), true at real tokens
+
+
+class Embedded(NamedTuple):
+    """What `Elmo.embed` returns with `return_tokens=True`."""
+
+    vectors: list[Vectors]  # one array for each sentence
+    tokens: list[list[Token]]  # the tokens of each sentence, with their character offsets
 
 
 class Elmo(nn.Module):
@@ -169,8 +180,49 @@ class Elmo(nn.Module):
         """Return Σ‖w‖² over the mixes; add λ times this to the loss of the task."""
         return torch.stack([mix.penalty() for mix in self.mixes]).sum()
 
-    @settings_as_arguments(EmbedSettings)
-    def embed(self, sentences: Iterable[Sentence], _settings: EmbedSettings) -> list[Vectors]:
+    @overload
+    def embed(
+        self,
+        sentences: Iterable[Sentence],
+        layers: Layers = "all",
+        *,
+        batch_tokens: int = 2048,
+        precision: Precision = "float32",
+        state: Literal["reset", "carry"] = "reset",
+        lang: str | None = None,
+        pool: Literal["mean", "max"] | None = None,
+        progress: bool | Callable[[int], object] = False,
+        return_tokens: Literal[False] = False,
+    ) -> list[Vectors]: ...
+
+    @overload
+    def embed(
+        self,
+        sentences: Iterable[Sentence],
+        layers: Layers = "all",
+        *,
+        batch_tokens: int = 2048,
+        precision: Precision = "float32",
+        state: Literal["reset", "carry"] = "reset",
+        lang: str | None = None,
+        pool: Literal["mean", "max"] | None = None,
+        progress: bool | Callable[[int], object] = False,
+        return_tokens: Literal[True],
+    ) -> Embedded: ...
+
+    def embed(
+        self,
+        sentences: Iterable[Sentence],
+        layers: Layers = "all",
+        *,
+        batch_tokens: int = 2048,
+        precision: Precision = "float32",
+        state: Literal["reset", "carry"] = "reset",
+        lang: str | None = None,
+        pool: Literal["mean", "max"] | None = None,
+        progress: bool | Callable[[int], object] = False,
+        return_tokens: bool = False,
+    ) -> list[Vectors] | Embedded:
         """Return one NumPy array of vectors for each sentence.
 
         A sentence's vectors depend on that sentence alone: batches, their order and earlier calls change nothing,
@@ -189,24 +241,99 @@ class Elmo(nn.Module):
                 training text if it is known, else "en".
             pool: "mean" or "max" over the tokens of each sentence. The result for a sentence without tokens is 0.
             progress: True shows a progress bar; a function is called with the number of sentences just finished.
+            return_tokens: Also return the tokens of each sentence, as `tokenize` does.
 
         Returns:
             For each sentence an array (n_layers + 1, n_tokens, dim) for "all", (n_tokens, (n_layers + 1) · dim) for
-            "concat", else (n_tokens, dim); without the axis of tokens if they are pooled.
+            "concat", else (n_tokens, dim); without the axis of tokens if they are pooled. With `return_tokens`, the
+            list of these arrays and the list of the sentences' tokens.
 
         Raises:
             ConfigError: A setting has a wrong value.
             InputError: A sentence is neither a string nor a list of strings.
         """
         check_sentences(sentences, "embed")
-        return list(Embedder(self.bilm, self.mixes[0], self.token_cache, _settings)(sentences))
+        settings = EmbedSettings(
+            layers,
+            batch_tokens=batch_tokens,
+            precision=precision,
+            state=state,
+            lang=lang,
+            pool=pool,
+            progress=progress,
+        )
+        embedder = Embedder(self.bilm, self.mixes[0], self.token_cache, settings)
+        if not return_tokens:
+            return list(embedder(sentences))
+        sentences = list(sentences)
+        vectors = list(embedder(sentences))
+        return Embedded(vectors, [self.tokenize(sentence, lang=lang) for sentence in sentences])
+
+    def tokenize(self, text: Sentence, *, lang: str | None = None) -> list[Token]:
+        """Return the tokens of a text with their character offsets: one for each row of its vectors.
+
+        Args:
+            text: A string; or a list of tokens, whose offsets are then those in the tokens joined by spaces.
+            lang: The language of a string, as in `embed`.
+
+        Returns:
+            The tokens of all sentences: `text[token.start : token.end]` is `token.text`.
+
+        Raises:
+            InputError: `text` is neither a string nor a list of strings.
+
+        Example:
+            >>> [tuple(token) for token in Elmo().tokenize("It's mine.")]
+            [('It', 0, 2), ("'s", 2, 4), ('mine', 5, 9), ('.', 9, 10)]
+        """
+        if not isinstance(text, str):
+            check_tokens(text, 0, expected="a string or a list of tokens")
+            return place_tokens(text)
+        sentences = split_text(text, 0, lang or self.bilm.lang or "en")
+        return [token for sentence in align(sentences, text) for token in sentence]
+
+    def vectors_at(
+        self, text: Sentence, start: int, end: int, layers: Layers = "all", *, lang: str | None = None
+    ) -> Vectors:
+        """Return the vector of the characters from `start` to `end` of a text, in the context of its sentence.
+
+        Args:
+            text: A string or a list of tokens, as in `tokenize`.
+            start: The position of the first character.
+            end: The position after the last character.
+            layers: As in `embed`.
+            lang: As in `embed`.
+
+        Returns:
+            (n_layers + 1, dim) for `layers="all"`, else (dim,): the vector of the token there. If the characters belong
+            to several tokens, the mean of their vectors. A part of a token gives the vector of the whole token.
+
+        Raises:
+            InputError: There is no token at these characters.
+
+        Example:
+            >>> text = "The archer bent her bow."
+            >>> Elmo().vectors_at(text, 20, 23, layers="top").shape
+            (256,)
+        """
+        tokens = self.tokenize(text, lang=lang)
+        found = find_tokens(tokens, start, end)
+        if not found:
+            length = len(text) if isinstance(text, str) else tokens[-1].end if tokens else 0
+            raise InputError(
+                f"vectors_at: expected characters of a token, found none from {start} to {end} of a text of {length} "
+                "characters."
+            )
+        vectors = self.embed([text], layers, lang=lang)[0][..., found, :]
+        mean: Vectors = vectors.mean(axis=-2)
+        return mean
 
     @settings_as_arguments(EmbedSettings)
     def stream(self, sentences: Iterable[Sentence], _settings: EmbedSettings) -> Iterator[Vectors]:
         """Yield what `embed` returns, in bounded memory, for inputs of any length.
 
-        The arguments and errors are those of `embed`. Wrong settings are an error at the call, not at the first
-        sentence.
+        The arguments and errors are those of `embed`, without `return_tokens`. Wrong settings are an error at the call,
+        not at the first sentence.
         """
         check_sentences(sentences, "stream")
         return Embedder(self.bilm, self.mixes[0], self.token_cache, _settings)(sentences)

@@ -177,6 +177,28 @@ def align(sentences: Iterable[Sequence[str]], text: str) -> list[list[Token]]:
     return aligned
 
 
+def place_tokens(tokens: Iterable[str]) -> list[Token]:
+    """Add character offsets to tokens, as they are in the tokens joined by spaces.
+
+    >>> place_tokens(["a", "bow"])
+    [Token(text='a', start=0, end=1), Token(text='bow', start=2, end=5)]
+    """
+    placed, start = [], 0
+    for token in tokens:
+        placed.append(Token(token, start, start + len(token)))
+        start += len(token) + 1
+    return placed
+
+
+def find_tokens(tokens: Sequence[Token], start: int, end: int) -> list[int]:
+    """Return the positions of the tokens that have a character in common with `text[start:end]`.
+
+    >>> find_tokens([Token("a", 0, 1), Token("bow", 2, 5), Token(".", 5, 6)], 3, 6)
+    [1, 2]
+    """
+    return [i for i, token in enumerate(tokens) if max(token.start, start) < min(token.end, end)]
+
+
 def replace_surrogates(text: str) -> str:
     """Replace every half of a surrogate pair by U+FFFD, which keeps the offsets of the other characters."""
     return _SURROGATE.sub("\ufffd", text)
