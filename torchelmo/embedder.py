@@ -37,7 +37,7 @@ R = TypeVar("R")
 S = TypeVar("S")
 log = logging.getLogger(__name__)
 _LAYERS = ("all", "top", "average", "sum", "concat", "mix")
-_CHOICES = {"precision": ("float32", "float16"), "state": ("reset", "carry"), "pool": (None, "mean", "max")}
+_CHOICES = {"precision": ("float32", "float16", "int8"), "state": ("reset", "carry"), "pool": (None, "mean", "max")}
 _WINDOW = 4  # batches that are sorted by length together: more would sort better but hold more in memory
 
 

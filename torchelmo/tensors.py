@@ -22,6 +22,7 @@ def read_tensors(
     what: str,
     optional: Collection[str] = (),
     dtypes: Collection[str] = FLOATS,
+    int8: Collection[str] = (),
     dtype: "torch.dtype | None" = None,
     advice: str = "Copy the file again.",
 ) -> dict[str, "Tensor"]:
@@ -36,7 +37,8 @@ def read_tensors(
         what: What the file should be, for error messages: "the weights of a biLM".
         optional: Names in `expected` that may be missing.
         dtypes: The safetensors dtypes that are accepted.
-        dtype: The dtype of the copies; default float32.
+        int8: Names of tensors that must be int8. Their copies are int8, too.
+        dtype: The dtype of the other copies; default float32.
         advice: What to do about a damaged file, for error messages.
 
     Raises:
@@ -64,9 +66,11 @@ def read_tensors(
                 shape, kind = tuple(piece.get_shape()), piece.get_dtype()
                 if shape != tuple(expected[name]):
                     fail(f"{name}: expected shape {tuple(expected[name])} for {what}, found {shape}.")
-                if kind not in dtypes:
-                    fail(f"{name}: expected the dtype {' or '.join(dtypes)}, found {kind}.")
-            tensors = {name: file.get_tensor(name).to(dtype or torch.float32, copy=True) for name in names}
+                accepted = ("I8",) if name in int8 else dtypes
+                if kind not in accepted:
+                    fail(f"{name}: expected the dtype {' or '.join(accepted)}, found {kind}.")
+            kinds = {name: torch.int8 if name in int8 else dtype or torch.float32 for name in names}
+            tensors = {name: file.get_tensor(name).to(kinds[name], copy=True) for name in names}
     except (SafetensorError, OSError) as error:
         raise WeightsError(
             f"{path}: expected {what}, but the file is damaged or cut short ({error}). {advice}"

@@ -22,7 +22,7 @@ from torchelmo.text.vocabulary import Vocabulary
 
 FORMAT = 1
 MAX_CONFIG_BYTES = 2**17  # a hundred times the usual size; bounds the time that checking a file takes
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8)
 
 
 class ModelCard(NamedTuple):
@@ -35,6 +35,7 @@ class ModelCard(NamedTuple):
     lang: str | None = None  # language of the training text, whose rules split it into tokens; None if not known
     pretokenized: bool = False  # the training text was already split into tokens
     symbols: Symbols | None = None  # of a model that reads characters and words
+    int8: bool = False  # the LSTM weights are int8, with a scale for each output channel
 
 
 def read_card(folder: str | Path) -> ModelCard:
@@ -68,18 +69,27 @@ def read_card(folder: str | Path) -> ModelCard:
             f"{path}: expected lang, a language code or null, and pretokenized, true or false; "
             f"found {lang!r:.60} and {pretokenized!r:.60}."
         )
+    int8 = card.get("int8", False)
+    if not isinstance(int8, bool):
+        raise ConfigError(f"{path}: int8: expected true or false, found {int8!r:.60}.")
     model = dict(card["model"])
     if not model.get("softmax_cutoffs"):
         model.pop("softmax_cutoffs", None)  # older folders name this setting, which no longer exists
     config = build_config(BiLMConfig, model, where=str(path))
     words = Vocabulary.read(folder / "vocab.txt") if (folder / "vocab.txt").exists() else None
     symbols = _read_symbols(folder / "symbols.json") if config.input == "characters+words" else None
-    return ModelCard(config, words, str(card.get("origin") or folder), options, lang, pretokenized, symbols)
+    return ModelCard(config, words, str(card.get("origin") or folder), options, lang, pretokenized, symbols, int8)
 
 
-def read_weights(folder: str | Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """Read model.safetensors, which must contain tensors of exactly these shapes, as float32."""
-    return read_tensors(Path(folder) / "model.safetensors", shapes, what="the weights that config.json describes")
+def read_weights(folder: str | Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Read model.safetensors, which must contain tensors of exactly these shapes, int8 where `expected` is int8.
+
+    All other tensors are returned as float32.
+    """
+    shapes = {name: tuple(tensor.shape) for name, tensor in expected.items()}
+    int8 = [name for name, tensor in expected.items() if tensor.dtype == torch.int8]
+    file = Path(folder) / "model.safetensors"
+    return read_tensors(file, shapes, what="the weights that config.json describes", int8=int8)
 
 
 def write_folder(
@@ -91,7 +101,7 @@ def write_folder(
         folder: The folder; it is created if necessary.
         card: Configuration, vocabulary and origin.
         tensors: The parameters.
-        dtype: The type of the numbers in the file; default: that of the tensors.
+        dtype: The type of the floating-point numbers in the file; default: that of the tensors.
 
     Raises:
         OutputExistsError: The folder contains files, but no model.
@@ -115,6 +125,7 @@ def write_folder(
         "official_options": card.official_options,
         "lang": card.lang,
         "pretokenized": card.pretokenized,
+        **({"int8": True} if card.int8 else {}),
     }
     # The files are renamed in reverse order: config.json, which marks a model folder, comes last.
     with contextlib.ExitStack() as files:

@@ -81,7 +81,7 @@ def embed_file(
     layers: str | int = "all",
     pool: Literal["mean", "max"] | None = None,
     dtype: Literal["float32", "float16"] = "float32",
-    precision: Literal["float32", "float16"] = "float32",
+    precision: Literal["float32", "float16", "int8"] = "float32",
     batch_tokens: int = 2048,
     state: Literal["reset", "carry"] = "reset",
     lang: str | None = None,
@@ -108,7 +108,7 @@ def embed_file(
         layers: "all", "top", "average", "sum", "concat" or the index of a layer (0 is the token layer).
         pool: Write one vector per line, the mean or the maximum over its tokens. Blank lines get zeros.
         dtype: The type of the numbers in the file.
-        precision: The type of the weights in the computation.
+        precision: The type of the weights in the computation, as in `Elmo.embed`.
         batch_tokens: The number of tokens in a batch.
         state: "reset" starts every sentence from zero state, "carry" from the state after the sentence before.
         lang: The language whose rules split the text. Default: the language of the model, or else English.

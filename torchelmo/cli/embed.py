@@ -57,7 +57,13 @@ def embed(
         typer.Option(metavar="NAME", help="Column with the names of the arrays. Default: rows are numbered from 0."),
     ] = None,
     dtype: Annotated[Float, typer.Option(help="Type of the numbers in the file.")] = "float32",
-    precision: Annotated[Float, typer.Option(help="Type of the weights in the computation.")] = "float32",
+    precision: Annotated[
+        Literal["float32", "float16", "int8"],
+        typer.Option(
+            help="Type of the weights in the computation. float16 and int8 are faster for large models; int8 is less "
+            "exact and needs a CPU with VNNI instructions."
+        ),
+    ] = "float32",
     batch_tokens: BatchTokens = 2048,
     state: State = "reset",
     device: Device = "auto",

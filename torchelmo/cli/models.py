@@ -45,8 +45,10 @@ def convert(
         typer.Option(help="The form to write. Default: the one that SOURCE does not have."),
     ] = None,
     dtype: Annotated[
-        Literal["float32", "float16"],
-        typer.Option(help="Type of the numbers in the file; float16 only for model folders."),
+        Literal["float32", "float16", "int8"],
+        typer.Option(
+            help="Type of the numbers in the file; float16 and int8 only for model folders. int8: the LSTMs' only."
+        ),
     ] = "float32",
     overwrite: Overwrite = False,
 ) -> None:

@@ -44,7 +44,7 @@ def convert(
     target: str | Path,
     *,
     to: Form | None = None,
-    dtype: Literal["float32", "float16"] = "float32",
+    dtype: Literal["float32", "float16", "int8"] = "float32",
     overwrite: bool = False,
 ) -> Converted:
     """Convert a model to a model folder or to official files, and compare the output of both.
@@ -54,7 +54,8 @@ def convert(
         target: The folder to write.
         to: "folder" for config.json + model.safetensors, "official" for options.json + weights.hdf5. Default: the form
             that `source` does not have.
-        dtype: The type of the numbers in the file; float16 only for model folders.
+        dtype: The type of the numbers in the file; float16 and int8 only for model folders. "int8" rounds the weights
+            of the LSTMs, and leaves the others in float32.
         overwrite: Replace a model of the same form in `target`.
 
     Returns:
@@ -102,9 +103,10 @@ def describe(model: str | Path | None = None) -> dict[str, Any]:
     """
     folder, bilm = find_model(model), load(model)
     parts = {"encoder": 0, "lstm": 0, "softmax": 0}
-    for name, parameter in bilm.named_parameters():  # tied weights appear once
+    for name, tensor in bilm.own_tensors().items():
         part = name.partition(".")[0]
-        parts["lstm" if part.endswith("_lstms") else part] += parameter.numel()
+        if not name.endswith("_scale"):  # of int8 weights
+            parts["lstm" if part.endswith("_lstms") else part] += tensor.numel()
     card = folder / "README.md"
     return {
         "model": str(model or DEFAULT_MODEL),
@@ -113,6 +115,7 @@ def describe(model: str | Path | None = None) -> dict[str, Any]:
         "config": config_to_dict(bilm.config),
         "dim": bilm.config.dim,
         "parameters": parts | {"total": sum(parts.values())},
+        "int8": bilm.is_int8,
         "vocabulary": None if bilm.vocabulary is None else len(bilm.vocabulary),
         "lang": bilm.lang,
         "pretokenized": bilm.pretokenized,

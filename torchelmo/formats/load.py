@@ -113,7 +113,7 @@ def find_model(model: str | Path | None = None) -> Path:
 
 
 def load_folder(folder: str | Path) -> BiLM:
-    """Load a model folder that `BiLM.save` wrote, as float32.
+    """Load a model folder that `BiLM.save` wrote: as float32, or with LSTMs in int8 if they were saved so.
 
     Args:
         folder: The folder.
@@ -129,8 +129,7 @@ def load_folder(folder: str | Path) -> BiLM:
     check_download(Path(folder) / "model.safetensors")
     with torch.device("meta"):  # nothing is allocated before the file is known to have these shapes
         bilm = build_folder(folder)
-    shapes = {name: tuple(tensor.shape) for name, tensor in bilm.own_tensors().items()}
-    bilm.assign_parameters(read_weights(folder, shapes))
+    bilm.assign_parameters(read_weights(folder, bilm.own_tensors()))
     release_freed_memory()
     return bilm
 
@@ -141,6 +140,8 @@ def build_folder(folder: str | Path) -> BiLM:
     bilm = BiLM(card.config, card.vocabulary, card.symbols)
     bilm.origin, bilm.source, bilm.official_options = card.origin, str(folder), card.official_options
     bilm.lang, bilm.pretokenized = card.lang, card.pretokenized
+    if card.int8:
+        bilm.quantize()
     return bilm
 
 

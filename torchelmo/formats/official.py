@@ -136,7 +136,7 @@ def save_official(bilm: BiLM, options: str | Path, weights: str | Path) -> None:
             f"The official format has at most {OFFICIAL_N_CHARACTERS + 1} characters, this model has "
             f"{bilm.config.n_characters}. Save a model folder instead."
         )
-    ours = bilm.own_tensors()
+    ours = bilm.dequantized().own_tensors()
     with atomic_write(weights) as temporary, create_hdf5(temporary) as file:
         for dataset in official_layout(bilm.config):
             tensors = [ours[name].detach().to("cpu", torch.float32) for name in dataset.parameters]

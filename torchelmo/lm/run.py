@@ -336,7 +336,7 @@ def build_model(config: PretrainConfig, corpus: Corpus) -> BiLM:
         bilm, new_softmax = BiLM(config.model_config(len(vocabulary)), vocabulary), True
         bilm.origin = f"trained on {config.data.name}"
     else:
-        given = load(str(config.init))  # a name of a model in the package is a string
+        given = load(str(config.init)).dequantized()  # a name of a model in the package is a string
         bilm = with_softmax(given, vocabulary, where=str(config.init))
         new_softmax = bilm is not given
     if corpus.lang is not None or corpus.pretokenized:

@@ -21,12 +21,19 @@ from torchelmo.bilm.encoder import CharCNN, CharWordCNN, Highway
 from torchelmo.bilm.fast.products import Precision, Tuning, choose_product
 from torchelmo.runtime import in_parallel
 
+_BLOCK = 32  # words; reading the weights of the highways takes as long as multiplying them with this many words
+
 
 class FastEncoder:
-    """Compute what `CharCNN` or `CharWordCNN` computes, without gradients: ids (n, …) -> (n, projection_dim)."""
+    """Compute what `CharCNN` or `CharWordCNN` computes, without gradients: ids (n, …) -> (n, projection_dim).
+
+    With "int8" it computes in float32, because the products of a few words have outliers, which int8 rounds badly. The
+    words are multiplied in blocks of equal size, so that the rounding of a word does not depend on the others.
+    """
 
     def __init__(self, encoder: CharCNN, precision: Precision, tuning: Tuning) -> None:
         with torch.inference_mode():
+            self.block = _BLOCK if precision == "int8" else None
             self.activation, self.chunk = encoder.config.activation, tuning.table_chunk
             embedding = encoder.embedding.detach()  # PyTorch rounds some products differently if gradients are needed
             layers = encoder.conv_layers()
@@ -42,10 +49,18 @@ class FastEncoder:
         with torch.inference_mode():
             characters = ids if self.word_vectors is None else ids[:, :-1]
             features = self._convolve(characters)
-            for highway in self.highways:
-                features = highway(features)
-            vectors = features if self.projection is None else self.projection(features)
+            if self.block is None:
+                vectors = self._combine(features)
+            else:
+                full = F.pad(features, (0, 0, 0, -len(features) % self.block))
+                vectors = torch.cat([self._combine(block) for block in full.split(self.block)])[: len(features)]
             return vectors if self.word_vectors is None else vectors + self.word_vectors[ids[:, -1] - 1]
+
+    def _combine(self, features: Tensor) -> Tensor:
+        features = features.relu_() if self.activation == "relu" else features.tanh_()
+        for highway in self.highways:
+            features = highway(features)
+        return features if self.projection is None else self.projection(features)
 
     def _convolve(self, ids: Tensor) -> Tensor:
         words = _shortest_first(ids)
@@ -54,8 +69,7 @@ class FastEncoder:
         pooled = self.bias.new_empty(len(ids), len(self.bias))
         for rows, windows in _chunks(words, self.tables, self.chunk):
             torch.amax(_sum_rows(self.tables, windows), dim=1, out=pooled[rows])
-        features = torch.empty_like(pooled).index_copy_(0, words.order, pooled.add_(self.bias))
-        return features.relu_() if self.activation == "relu" else features.tanh_()
+        return torch.empty_like(pooled).index_copy_(0, words.order, pooled.add_(self.bias))
 
 
 class _Linear:

@@ -16,11 +16,13 @@ from torch import Tensor, nn
 from torchelmo.bilm.encoder import CharCNN, WordEmbedding
 from torchelmo.bilm.fast.cache import TokenVectorCache
 from torchelmo.bilm.fast.encoder import FastEncoder
-from torchelmo.bilm.fast.products import Precision, Tuning, choose_product, has_half
+from torchelmo.bilm.fast.int8 import WEIGHTS, Int8LSTM, Int8Product, has_int8, int8_weight, sigmoid_rows_
+from torchelmo.bilm.fast.products import Precision, Product, Tuning, choose_product, has_half
 from torchelmo.bilm.lstm import FORGET_BIAS, ProjectedLSTM
 from torchelmo.runtime import in_parallel
 
 T = TypeVar("T")
+LSTM = ProjectedLSTM | Int8LSTM
 State = tuple[Tensor, Tensor]  # hidden and cell (n_directions, n_layers, n_sentences, …), as in BiLMState
 WeightsKey = tuple[tuple[int, ...], tuple[int, ...], bytes]  # addresses, versions, some values
 _N_SAMPLES = 8  # values compared of a large parameter
@@ -64,6 +66,7 @@ class FastInference:
         places: dict[str, int] = {}
         order = [places.setdefault(word, len(places)) for word in words]
         distinct = list(places)
+        precision = self._usable(precision)
         key = precision, self._encoder_key()
         vectors, missing = cache.look_up(distinct, key)
         if missing:
@@ -83,6 +86,7 @@ class FastInference:
             vectors: Tensor = encoder(ids)
             return vectors.detach()
         with torch.autocast(ids.device.type, enabled=False):  # the fast paths choose their precision themselves
+            precision = self._usable(precision)
             key = self._encoder_key(), self.tuning
             prepared = self._prepare("encoder", precision, key, lambda: FastEncoder(encoder, precision, self.tuning))
             return prepared(ids)
@@ -96,13 +100,17 @@ class FastInference:
             x: Token vectors (n_tokens, projection_dim), sentence after sentence.
             lengths: The number of tokens of each sentence. One without tokens keeps its state.
             state: The state before; default: zero.
-            precision: "float16" stores large weights in float16, if the machine has kernels for it.
+            precision: "float16" stores large weights in float16, and "int8" all LSTM weights in int8, if the machine
+                has kernels for it. A model that was loaded in int8 always runs in int8.
 
         Returns:
             The layers (n_layers + 1, n_tokens, dim), in the order of `x`, and the state after.
         """
+        precision = self._usable(precision)
         lstms = [_lstms(modules) for modules in self.directions]
-        key = self._versions["lstms"](weight for modules in self.directions for weight in modules.parameters())
+        key = self._versions["lstms"](
+            weight for modules in self.directions for weight in (*modules.parameters(), *modules.buffers())
+        )
         with torch.autocast(x.device.type, enabled=False):
             prepared = self._prepare(
                 "lstms",
@@ -112,6 +120,14 @@ class FastInference:
             )
             layers, hidden, cell = prepared.run(x.detach(), lengths, *(state or _zero_state(lstms, x, len(lengths))))
         return layers, (hidden, cell)
+
+    def _usable(self, precision: Precision) -> Precision:
+        """Return the precision that the model and the machine have instead of `precision`."""
+        first = _lstms(self.directions[0])[0]
+        if precision != "int8" and not isinstance(first, Int8LSTM):
+            return precision
+        in_float32 = first.bias.device.type == "cpu" and first.bias.dtype == torch.float32
+        return "int8" if in_float32 and has_int8() else "float32"
 
     def _encoder_key(self) -> WeightsKey:
         return self._versions["encoder"](self.encoder.parameters())
@@ -129,11 +145,11 @@ class FastInference:
         return prepared
 
 
-def _lstms(modules: nn.ModuleList) -> list[ProjectedLSTM]:
+def _lstms(modules: nn.ModuleList) -> list[LSTM]:
     return list(modules)  # type: ignore[arg-type]
 
 
-def _zero_state(lstms: Sequence[Sequence[ProjectedLSTM]], x: Tensor, n_sentences: int) -> State:
+def _zero_state(lstms: Sequence[Sequence[LSTM]], x: Tensor, n_sentences: int) -> State:
     shape, first = (len(lstms), len(lstms[0]), n_sentences), lstms[0][0]
     return x.new_zeros(*shape, first.projection_dim), x.new_zeros(*shape, first.cell_dim)
 
@@ -176,16 +192,17 @@ class _Recurrence:
     """All LSTMs of a biLM with prepared weights."""
 
     def __init__(
-        self, directions: Sequence[Sequence[ProjectedLSTM]], *, residual: bool, precision: Precision, tuning: Tuning
+        self, directions: Sequence[Sequence[LSTM]], *, residual: bool, precision: Precision, tuning: Tuning
     ) -> None:
         self.residual = residual
         self.backward = [lstms[0].backward for lstms in directions]
-        weight = directions[0][0].state_weight
-        paired = weight.numel() <= tuning.max_paired_weight or weight.device.type != "cpu"
-        self.layers: list[_PairedLayer | _SeparateLayer] = [
-            _PairedLayer(lstms, tuning) if paired else _SeparateLayer(lstms, precision, tuning)
-            for lstms in zip(*directions)
-        ]
+        first = directions[0][0].state_weight
+        paired = precision != "int8" and (first.numel() <= tuning.max_paired_weight or first.device.type != "cpu")
+        self.layers: list[_PairedLayer | _SeparateLayer] = []
+        for lstms in zip(*directions):
+            if precision != "int8":
+                lstms = tuple(lstm.dequantize() if isinstance(lstm, Int8LSTM) else lstm for lstm in lstms)
+            self.layers += [_PairedLayer(lstms, tuning) if paired else _SeparateLayer(lstms, precision, tuning)]
 
     def run(self, x: Tensor, lengths: Sequence[int], hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(n_tokens, projection_dim) -> layers (n_layers + 1, n_tokens, dim), and hidden and cell state after."""
@@ -211,9 +228,9 @@ class _Recurrence:
 class _SeparateLayer:
     """One layer of every direction, each direction with its own products: for large models."""
 
-    def __init__(self, lstms: Sequence[ProjectedLSTM], precision: Precision, tuning: Tuning) -> None:
+    def __init__(self, lstms: Sequence[LSTM], precision: Precision, tuning: Tuning) -> None:
         self.directions = [_Direction(lstm, precision, tuning) for lstm in lstms]
-        self.in_threads = precision == "float32" or not has_half()
+        self.in_threads = precision == "float32" or (precision == "float16" and not has_half())
 
     def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor) -> Tensor:
         """(n_directions, n_tokens, input_dim), step after step -> (n_directions, n_tokens, projection_dim).
@@ -233,12 +250,20 @@ class _SeparateLayer:
 class _Direction:
     """One layer in one direction."""
 
-    def __init__(self, lstm: ProjectedLSTM, precision: Precision, tuning: Tuning) -> None:
+    def __init__(self, lstm: LSTM, precision: Precision, tuning: Tuning) -> None:
         self.cell_dim, self.chunk = lstm.cell_dim, tuning.input_chunk
         self.cell_clip, self.projection_clip = lstm.cell_clip, lstm.projection_clip
-        self.input = choose_product(lstm.input_weight.detach(), precision, tuning)
-        self.state = choose_product(lstm.state_weight.detach(), precision, tuning, few_rows=True)
-        self.projection = choose_product(lstm.projection.detach(), precision, tuning, few_rows=True)
+        self.sigmoid_: Callable[[Tensor], Tensor] = Tensor.sigmoid_
+        self.input: Product
+        self.state: Product
+        self.projection: Product
+        if precision == "int8":
+            self.sigmoid_ = sigmoid_rows_
+            self.input, self.state, self.projection = (Int8Product(int8_weight(lstm, name)) for name in WEIGHTS)
+        else:
+            self.input = choose_product(lstm.input_weight.detach(), precision, tuning)
+            self.state = choose_product(lstm.state_weight.detach(), precision, tuning, few_rows=True)
+            self.projection = choose_product(lstm.projection.detach(), precision, tuning, few_rows=True)
         self.bias = lstm.bias.detach().clone()
         self.bias[2 * lstm.cell_dim : 3 * lstm.cell_dim] += FORGET_BIAS
 
@@ -263,8 +288,8 @@ class _Direction:
         gates = self.state(hidden, from_input)
         parts = gates.chunk(4, dim=1)
         parts[1].mul_(_TWO)
-        gates.sigmoid_()
-        projected = self.projection(_half_output(parts, twice, self.cell_clip)).mul_(_TWO)
+        self.sigmoid_(gates)
+        projected = self.projection(_half_output(parts, twice, self.cell_clip, self.sigmoid_)).mul_(_TWO)
         if self.projection_clip is not None:
             projected.clamp_(-self.projection_clip, self.projection_clip)
         return projected
@@ -273,7 +298,7 @@ class _Direction:
 class _PairedLayer:
     """One layer of every direction, all directions in one batched product: for small models and for GPUs."""
 
-    def __init__(self, lstms: Sequence[ProjectedLSTM], tuning: Tuning) -> None:
+    def __init__(self, lstms: Sequence[LSTM], tuning: Tuning) -> None:
         self.cell_dim, self.chunk = lstms[0].cell_dim, tuning.input_chunk
         self.cell_clip, self.projection_clip = lstms[0].cell_clip, lstms[0].projection_clip
         self.input_weight = _double_j([lstm.input_weight for lstm in lstms])
@@ -313,7 +338,12 @@ def _double_j(tensors: Sequence[Tensor]) -> Tensor:
     return stacked
 
 
-def _half_output(gates: Sequence[Tensor], twice: Tensor, clip: float | None) -> Tensor:
+def _half_output(
+    gates: Sequence[Tensor],
+    twice: Tensor,
+    clip: float | None,
+    sigmoid_: Callable[[Tensor], Tensor] = Tensor.sigmoid_,
+) -> Tensor:
     """Update c ← f·c + i·tanh(j) and return o·tanh(c) / 2.
 
     `gates` are σ(i), σ(2j), σ(f), σ(o), and `twice` is 2c: tanh(x) = 2σ(2x) − 1, and σ is faster than tanh.
@@ -322,7 +352,7 @@ def _half_output(gates: Sequence[Tensor], twice: Tensor, clip: float | None) -> 
     twice.mul_(f).addcmul_(i, j, value=4).sub_(i, alpha=2)
     if clip is not None:
         twice.clamp_(-2 * clip, 2 * clip)
-    return torch.sigmoid(twice).sub_(_HALF).mul_(o)
+    return sigmoid_(twice.clone()).sub_(_HALF).mul_(o)
 
 
 def _chunks(sizes: list[int], max_rows: int) -> Iterator[tuple[slice, list[int]]]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torchelmo.runtime import release_freed_memory
 
-Precision = Literal["float32", "float16"]
+Precision = Literal["float32", "float16", "int8"]
 log = logging.getLogger(__name__)
 _FEW_ROWS = 4  # with fewer rows the plain product is the fastest on one thread
 

@@ -56,6 +56,8 @@ def run_training(
         InputError: The ids or the state do not fit the model.
     """
     config = bilm.config
+    if bilm.is_int8:
+        raise InputError("run_training: this model has int8 weights. Train `bilm.dequantized()`.")
     x = _encode(bilm, _check_ids(bilm, ids_forward, ids_backward), characters, path)
     if state is None:
         state = bilm.zero_state(x[0].shape[1])

@@ -32,6 +32,7 @@ class ParameterAdapter(nn.Module):
     def __init__(self, bilm: BiLM, table: Sequence[ParameterMapping], *, trainable: bool) -> None:
         super().__init__()
         self._table = list(table)
+        bilm = bilm.dequantized()
         ours = dict(bilm.named_parameters())
         for entry in self._table:
             tensor = entry.pack(*(ours[name].detach() for name in entry.ours))

@@ -1,0 +1,218 @@
+"""LSTMs in int8: near to float32, independent of the batch, and saved in a quarter of the size."""
+
+import copy
+import json
+import logging
+
+import numpy as np
+import pytest
+import torch
+from facts import mentions
+from safetensors.torch import load_file, save_file
+
+import torchelmo
+from torchelmo import BiLM, BiLMConfig, Elmo
+from torchelmo.bilm.fast import int8
+from torchelmo.bilm.fast.int8 import Int8LSTM, Int8Product, Int8Weight, has_int8, quantize, sigmoid_rows_
+from torchelmo.bilm.fast.training import run_training
+from torchelmo.errors import ConfigError, InputError, WeightsError
+
+needs_int8 = pytest.mark.skipif(not has_int8(), reason="this machine has no int8 kernels")
+SENTENCES = [
+    ["I", "took", "a", "bow", "."],
+    ["a", "bow", "and", "an", "arrow", "of", "Robin", "Hood", "are", "here", "?"],
+    ["yes"],
+    ["They", "rose", "and", "cheered"],
+] * 5
+SHAPE = {"filters": ((1, 8), (2, 8)), "char_dim": 4, "max_characters": 12, "projection_dim": 16, "cell_dim": 40}
+
+
+@pytest.fixture
+def bilm() -> BiLM:
+    torch.manual_seed(1)
+    return BiLM(BiLMConfig(**SHAPE))
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def cosines(ours: list[np.ndarray], theirs: list[np.ndarray]) -> np.ndarray:
+    a, b = np.concatenate(ours, axis=1), np.concatenate(theirs, axis=1)
+    return (a * b).sum(-1) / (np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1))
+
+
+def test_a_weight_is_rounded_to_half_a_step_of_its_channel():
+    weight = torch.randn(30, 20) * torch.logspace(-3, 3, 20)
+    weight[:, 3] = 0
+    rounded = quantize(weight)
+    assert rounded.values.dtype == torch.int8
+    assert ((rounded.dequantize() - weight).abs() <= 0.501 * rounded.scale).all()
+    assert rounded.values.abs().amax(dim=0).tolist() == [0 if j == 3 else 127 for j in range(20)]
+
+
+@needs_int8
+@pytest.mark.parametrize("add", [None, "row", "rows"])
+def test_the_product(add):
+    x, weight = torch.randn(9, 64) * torch.logspace(-4, 4, 9)[:, None], torch.randn(64, 48)
+    x[2] = 0
+    more = {None: None, "row": torch.randn(48), "rows": torch.randn(9, 48)}[add]
+    rounded = quantize(weight)
+    product = Int8Product(rounded)(x, more)
+    largest = x.abs().amax(dim=1, keepdim=True).clamp_min(1e-30)
+    expected = ((127 * x / largest).round() @ rounded.values.float()) * rounded.scale * largest / 127
+    torch.testing.assert_close(product, expected + (0 if more is None else more), rtol=1e-5, atol=1e-5)
+
+
+@needs_int8
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("cell_dim", [40, 1536])  # an odd width, and one whose sigmoids are split over threads
+def test_a_sentence_has_the_same_bits_in_every_batch(n, cell_dim, threads):
+    torch.manual_seed(0)
+    bilm = BiLM(BiLMConfig(**{**SHAPE, "cell_dim": cell_dim}))
+    together = Elmo(bilm).embed(SENTENCES, precision="int8")
+    threads(n)
+    alone = [Elmo(bilm).embed([sentence], precision="int8")[0] for sentence in SENTENCES[:4]]
+    for one, other in zip([*alone, *Elmo(bilm).embed(SENTENCES[::-1], precision="int8")[-4:][::-1]], together[:4] * 2):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7])
+def test_sigmoids_round_every_row_in_the_same_way(n, threads):
+    threads(n)
+    for width in (12, 96, 16384):
+        row = 5 * torch.randn(width)
+        expected = sigmoid_rows_(row.clone().unsqueeze(0))
+        for rows in (2, 5, 33):
+            assert (sigmoid_rows_(row.repeat(rows, 1)) == expected).all()
+
+
+@needs_int8
+def test_the_english_model_is_near_to_float32():
+    elmo = Elmo(torchelmo.load())
+    found = cosines(elmo.embed(SENTENCES, precision="int8"), elmo.embed(SENTENCES))
+    assert found.mean() >= 0.9995
+    assert found.min() >= 0.995
+    assert (found[0] >= 0.9999999 - 1e-6).all()  # the token layer is computed in float32
+
+
+@needs_int8
+def test_a_carried_state_and_the_reference_path_agree(bilm):
+    bilm.quantize()
+    ids = Elmo(bilm).encode(SENTENCES[:4])
+    exact = bilm(ids, path="reference")
+    fast = bilm(ids, path="fast")
+    torch.testing.assert_close(fast.layers, exact.layers, rtol=0, atol=0.02)
+    torch.testing.assert_close(
+        bilm(ids, fast.state).layers, bilm(ids, exact.state, path="reference").layers, rtol=0, atol=0.03
+    )
+
+
+def test_a_folder_gives_the_same_bits(bilm, tmp_path):
+    bilm.save(tmp_path / "float")
+    bilm.save(tmp_path / "int8", dtype=torch.int8)
+    back = torchelmo.load(tmp_path / "int8")
+    assert back.is_int8
+    assert not bilm.is_int8
+    assert json.loads((tmp_path / "int8" / "config.json").read_text())["int8"] is True
+    if has_int8():
+        for one, other in zip(Elmo(back).embed(SENTENCES), Elmo(bilm).embed(SENTENCES, precision="int8")):
+            np.testing.assert_array_equal(one, other)
+    back.save(tmp_path / "again")
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (
+        tmp_path / "int8" / "model.safetensors"
+    ).read_bytes()
+    assert back.fingerprint() == torchelmo.load(tmp_path / "again").fingerprint() != bilm.fingerprint()
+
+
+def test_int8_weights_can_be_turned_into_float32(bilm, tmp_path):
+    quantized = copy.deepcopy(bilm)
+    quantized.quantize()
+    back = quantized.dequantized()
+    assert not back.is_int8
+    assert back.own_tensors().keys() == bilm.own_tensors().keys()
+    for name, tensor in back.own_tensors().items():
+        torch.testing.assert_close(tensor, bilm.own_tensors()[name], rtol=0, atol=2e-3)
+    assert bilm.dequantized() is bilm
+    quantized.save(tmp_path / "float", dtype=torch.float32)
+    assert not torchelmo.load(tmp_path / "float").is_int8
+    torchelmo.save_official(quantized, tmp_path / "official" / "options.json", tmp_path / "official" / "weights.hdf5")
+    for name, tensor in torchelmo.load(tmp_path / "official").own_tensors().items():
+        torch.testing.assert_close(tensor, back.own_tensors()[name])
+
+
+def test_int8_models_are_not_trained(bilm):
+    bilm.quantize()
+    ids = bilm.token_ids(SENTENCES[:2])
+    with pytest.raises(InputError, match=mentions("int8", "dequantized")):
+        bilm(ids)
+    with pytest.raises(InputError, match=mentions("int8", "dequantized")):
+        run_training(bilm, ids[:, :, 0], ids[:, :, 0], None, characters=ids[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "facts"),
+    [
+        ("forward_lstms.0.projection", lambda tensor: tensor.float(), ["I8", "F32", "projection"]),
+        ("forward_lstms.0.projection", lambda tensor: tensor[:-1].clone(), ["projection", "(40, 16)", "(39, 16)"]),
+        ("forward_lstms.1.state_weight_scale", lambda tensor: tensor * torch.nan, ["state_weight_scale", "NaN"]),
+        ("backward_lstms.0.input_weight_scale", lambda tensor: None, ["input_weight_scale", "missing"]),
+    ],
+)
+def test_damaged_folders_are_refused(bilm, tmp_path, name, change, facts):
+    bilm.save(tmp_path, dtype=torch.int8)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors[name] = change(tensors[name])
+    save_file({key: value for key, value in tensors.items() if value is not None}, tmp_path / "model.safetensors")
+    with pytest.raises(WeightsError, match=mentions(*facts)):
+        torchelmo.load(tmp_path)
+
+
+def test_a_wrong_mark_in_the_configuration_is_refused(bilm, tmp_path):
+    bilm.save(tmp_path)
+    card = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**card, "int8": "yes"}))
+    with pytest.raises(ConfigError, match=mentions("int8", "'yes'")):
+        torchelmo.load(tmp_path)
+
+
+def test_without_kernels_float32_is_used_and_said_once(bilm, monkeypatch, caplog):
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    has_int8.cache_clear()
+    try:
+        with caplog.at_level(logging.INFO):
+            found = Elmo(bilm).embed(SENTENCES, precision="int8")
+            Elmo(bilm).embed(SENTENCES, precision="int8")
+        assert caplog.text.count("VNNI") == 1
+        for one, other in zip(found, Elmo(bilm).embed(SENTENCES)):
+            np.testing.assert_array_equal(one, other)
+        bilm.quantize()
+        for one, other in zip(Elmo(bilm).embed(SENTENCES), Elmo(bilm.dequantized()).embed(SENTENCES)):
+            np.testing.assert_array_equal(one, other)
+    finally:
+        has_int8.cache_clear()
+
+
+def test_a_wrong_operator_is_not_used(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: True, raising=False)
+    monkeypatch.setattr(int8, "Int8Product", lambda weight: lambda x: x @ weight.values.float() + 1)
+    assert "wrong" in int8._why_no_int8()
+
+    def missing(weight: Int8Weight) -> None:
+        raise NotImplementedError("no such operator\nwith details")
+
+    monkeypatch.setattr(int8, "Int8Product", missing)
+    assert int8._why_no_int8() == "no such operator"
+
+
+def test_models_in_other_types_fall_back(bilm):
+    double = copy.deepcopy(bilm).double()
+    for one, other in zip(Elmo(double).embed(SENTENCES, precision="int8"), Elmo(double).embed(SENTENCES)):
+        np.testing.assert_array_equal(one, other)
+    assert isinstance(bilm.forward_lstms[0], torch.nn.Module)
+    bilm.quantize()
+    assert isinstance(bilm.forward_lstms[0], Int8LSTM)
+    assert np.isfinite(Elmo(bilm.double()).embed(SENTENCES)[0]).all()
