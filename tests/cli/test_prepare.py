@@ -126,12 +126,12 @@ def test_surprisal_is_a_table_by_line_and_position(call, language_model, lines, 
     assert head == columns
     assert {row[0] for row in table} == {str(lines)}
     assert [[row[1], row[3], row[6]] for row in table] == [
-        *(["0", str(i), token] for i, token in enumerate("the bow . the".split())),
-        *(["2", str(i), token] for i, token in enumerate("arrow and quiver".split())),
+        *(["1", str(i), token] for i, token in enumerate("the bow . the".split())),
+        *(["3", str(i), token] for i, token in enumerate("arrow and quiver".split())),
     ]
     assert [row[2] for row in table] == list("0001000")
     text_lines = lines.read_text(encoding="utf-8").splitlines()
-    assert all(text_lines[int(row[1])][int(row[4]) : int(row[5])] == row[6] for row in table)
+    assert all(text_lines[int(row[1]) - 1][int(row[4]) : int(row[5])] == row[6] for row in table)
     assert [row[9] for row in table] == ["1"] * 6 + ["0"]
     text = [["the", "bow", "."], ["the"], ["arrow", "and", "quiver"]]
     bits = [bit for one in surprisal(language_model, text) for bit in one.forward]
@@ -155,7 +155,7 @@ def test_substitutes_are_a_table_by_rank(call, language_model, lines, tmp_path):
         "substitute",
         "probability",
     ]
-    expected = [["0", str(i), "the", str(rank)] for i in (0, 3) for rank in (1, 2)]
+    expected = [["1", str(i), "the", str(rank)] for i in (0, 3) for rank in (1, 2)]
     assert [[row[1], row[3], row[6], row[7]] for row in table] == expected
     expected = [s for found in substitutes(language_model, "the bow . the".split(), [0, 3], top=2) for s in found]
     assert [row[8] for row in table] == [substitute.word for substitute in expected]

@@ -95,11 +95,11 @@ def embed_file(
 ) -> EmbedResult:
     """Embed every line of a text file, or every row of a table, and write an HDF5, NumPy or Parquet file of vectors.
 
-    Line N (counted from 0) becomes the array "N", (layers, tokens, dim) for all layers and else (tokens, dim). If the
-    rows have ids (`id_column`, or a FASTA file), the ids are the names of the arrays instead. The file also holds the
-    tokens, their character offsets and the settings; `VectorFile` reads it. A run that is interrupted leaves
-    OUT.partial, never OUT. A resumed run gives the same file, bit for bit (on the same machine, with the same number of
-    threads).
+    The first line becomes the array "0", the second "1", and so on: (layers, tokens, dim) for all layers, else
+    (tokens, dim). If the rows have ids (`id_column`, or a FASTA file), the ids are the names of the arrays instead. The
+    file also holds the tokens, their character offsets and the settings; `VectorFile` reads it. A run that is
+    interrupted leaves OUT.partial, never OUT. A resumed run gives the same file, bit for bit (on the same machine, with
+    the same number of threads).
 
     Args:
         input: A file (plain, .gz, .bz2 or .xz), or "-" for standard input. Every line or row is embedded on its own.

@@ -305,7 +305,8 @@ def _sentence_to_index(lines: Iterable[Line], names: Sequence[str], check_signal
         if n_characters > MAX_SENTENCE_CHARACTERS:
             _logger.warning(
                 "The text is too long for one JSON object: sentence_to_index is left out. "
-                "The vectors of line N (counted from 0), or of an id, are in the dataset of that name."
+                "The vectors of the first line are in the dataset 0, those of the second in 1, and so on; those of a "
+                "line with an id are in the dataset of that name."
             )
             return None
     return json.dumps(index)

@@ -19,8 +19,8 @@ from torchelmo.text.tokenize import Token
 class VectorFile(Sequence[Array]):
     """Read a file that `embed_file` or `torchelmo embed` wrote; use it in a `with` statement.
 
-    `file[i]` is the array of line i (counted from 0), `file["P12345"]` that of the line with this id, and `len(file)`
-    the number of lines.
+    `file[0]` is the array of the first line, `file["P12345"]` that of the line with this id, and `len(file)` the number
+    of lines.
 
     Args:
         path: A .h5, .hdf5, .npz or .parquet file.
@@ -78,7 +78,7 @@ class VectorFile(Sequence[Array]):
                 raise KeyError(f"{line!r}: the file has no line with this id.")
             return self._numbers[line]
         if not -len(self) <= line < len(self):
-            raise IndexError(f"line {line}: the file has {len(self)} lines.")
+            raise IndexError(f"index {line}: the file has {len(self)} lines.")
         return line % len(self)
 
     @cached_property
@@ -87,7 +87,7 @@ class VectorFile(Sequence[Array]):
 
 
 class _Reader(Protocol):
-    """One format of input files. Lines are counted from 0."""
+    """One format of input files. The first line has the index 0."""
 
     def __init__(self, path: Path) -> None: ...
 

@@ -73,11 +73,11 @@ def embed(
 ) -> None:
     """Turn text into vectors.
 
-    Line N (counted from 0) becomes the array "N" of the file: (layers, tokens, dim) for all layers, else (tokens,
-    dim). With --id-column, and for FASTA, the ids are the names of the arrays. In a FASTA file, every residue is a
-    token; CoNLL-U has tokens, too. A blank line has no tokens, and a vector of zeros with --pool. The file also holds
-    the tokens, their character offsets and the settings. A run that is interrupted leaves OUT.partial, never OUT;
-    --resume continues it.
+    The first line becomes the array "0" of the file, the second "1", and so on: (layers, tokens, dim) for all layers,
+    else (tokens, dim). With --id-column, and for FASTA, the ids are the names of the arrays. In a FASTA file, every
+    residue is a token; CoNLL-U has tokens, too. A blank line has no tokens, and a vector of zeros with --pool. The file
+    also holds the tokens, their character offsets and the settings. A run that is interrupted leaves OUT.partial, never
+    OUT; --resume continues it.
     """
     from torchelmo.bulk.job import check_paths, embed_file
 

@@ -170,7 +170,7 @@ def places_of(files: Iterable[str], lang: str | None) -> Iterator[Place]:
     from torchelmo.text.tokenize import align, tokenizer_for
 
     for file in files:
-        for number, text in enumerate(read_lines(file)):
+        for number, text in enumerate(read_lines(file), 1):
             if lang is None:
                 sentences = align([words], text) if (words := text.split()) else []
             else:

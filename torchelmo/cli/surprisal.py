@@ -92,8 +92,8 @@ def surprisal(
 ) -> None:
     """Print −log2 p of every token, in each direction, as tab-separated values or as JSON lines.
 
-    Lines, the sentences of a line and the tokens of a line are counted from 0; start and end are character offsets in
-    the line. If in_vocabulary is 0, the bits are those of <UNK>. The context of a token is its sentence, unless --state
+    Lines are counted from 1, the sentences and the tokens of a line from 0; start and end are character offsets in the
+    line. If in_vocabulary is 0, the bits are those of <UNK>. The context of a token is its sentence, unless --state
     is carry. With --words, the rows are those of a table, and the bits of the tokens of a word are added.
     """
     from torchelmo.lm.predict import language_model, scores
