@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from torchelmo.config import Config
 from torchelmo.errors import InputError, short_repr
 from torchelmo.files import read_lines
-from torchelmo.text.tokenize import replace_surrogates, tokenizer_for
+from torchelmo.text.tokenize import align, tokenizer_for
 
 Data = TypeVar("Data", bound="TextData")
 
@@ -64,8 +64,10 @@ class TextData(Config):
             split = [part.split() for part in text.split("\n") if part.strip()]
         else:
             split = tokenizer_for(self.lang).sentences(text)
-        offsets = iter(locate(text, (token for sentence in split for token in sentence)))
-        return [Sentence(tokens, Place(line, [next(offsets) for _ in tokens])) for tokens in split]
+        return [
+            Sentence(tokens, Place(line, [(token.start, token.end) for token in found]))
+            for tokens, found in zip(split, align(split, text))
+        ]
 
     def sentences_of(self, text: str | Sequence[str]) -> list[Sentence]:
         """Return the sentences of a text in memory: of a string, or the one of a token list.
@@ -140,28 +142,3 @@ def span_record(tokens: Sequence[str], start: int, end: int, place: Place | None
     if place is not None:
         record |= {"start_char": place.offsets[start][0], "end_char": place.offsets[end - 1][1]}
     return record | {"text": " ".join(tokens[start:end])}
-
-
-def locate(text: str, tokens: Iterable[str]) -> list[tuple[int, int]]:
-    """Return the start and end of every token in a text. The tokens cover all of it but white space, in order.
-
-    Raises:
-        InputError: A token is not found, or some of the text has no token.
-
-    >>> locate("I  can't", ["I", "ca", "n't"])
-    [(0, 1), (3, 5), (5, 8)]
-    """
-    text = replace_surrogates(text)  # as the tokenizer does
-    offsets, end = [], 0
-    for token in tokens:
-        start = text.find(token, end)
-        if start < 0 or text[end:start].strip():
-            raise InputError(
-                f"Expected the token {short_repr(token)} after character {end} of its text, found "
-                f"{text[end : end + 40]!r}. Tokens must be parts of the text, in its order."
-            )
-        end = start + len(token)
-        offsets.append((start, end))
-    if text[end:].strip():
-        raise InputError(f"Expected tokens for all of a text, found none for its end {text[end : end + 40]!r}.")
-    return offsets

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from torchelmo.errors import ConfigError
+from torchelmo.errors import ConfigError, InputError, short_repr
 
 log = logging.getLogger(__name__)
 
@@ -159,21 +159,31 @@ def tokenizer_for(lang: str) -> Tokenizer:
 
 
 def align(sentences: Iterable[Sequence[str]], text: str) -> list[list[Token]]:
-    """Add character offsets to the tokens of a text, which must occur in it in this order.
+    """Add character offsets to the tokens of a text. They must cover all of it but white space, in order.
+
+    Raises:
+        InputError: A token is not found, or a part of the text has no token.
 
     >>> align([["a", "bow"]], "a  bow")
     [[Token(text='a', start=0, end=1), Token(text='bow', start=3, end=6)]]
     """
     text = replace_surrogates(text)
-    place = 0
+    end = 0
     aligned = []
     for sentence in sentences:
         tokens = []
         for token in sentence:
-            start = text.index(token, place)
-            place = start + len(token)
-            tokens.append(Token(token, start, place))
+            start = text.find(token, end)
+            if start < 0 or text[end:start].strip():
+                raise InputError(
+                    f"Expected the token {short_repr(token)} after character {end} of its text, found "
+                    f"{text[end : end + 40]!r}. Tokens must be parts of the text, in its order."
+                )
+            end = start + len(token)
+            tokens.append(Token(token, start, end))
         aligned.append(tokens)
+    if text[end:].strip():
+        raise InputError(f"Expected tokens for all of a text, found none for its end {text[end : end + 40]!r}.")
     return aligned
 
 

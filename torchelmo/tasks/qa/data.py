@@ -13,9 +13,9 @@ from torchelmo.config import PositiveInt
 from torchelmo.errors import InputError, short_repr, shorten
 from torchelmo.files import read_lines
 from torchelmo.tasks.task import Source
-from torchelmo.text.places import TextData, locate, settings_of
+from torchelmo.text.places import TextData, settings_of
 from torchelmo.text.reading import parse_object
-from torchelmo.text.tokenize import tokenizer_for
+from torchelmo.text.tokenize import align, tokenizer_for
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -148,7 +148,8 @@ def make_passage(
     """
     starts = _window_starts(len(tokens), window)
     windows = [Window(start, list(tokens[start : None if window is None else start + window])) for start in starts]
-    return Passage(text, locate(text, tokens), list(sentences), windows)
+    [found] = align([tokens], text)
+    return Passage(text, [(token.start, token.end) for token in found], list(sentences), windows)
 
 
 def _window_starts(n_tokens: int, window: int | None) -> range:
