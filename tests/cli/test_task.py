@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torchelmo.cli import app
 from torchelmo.tasks import load, runner, train
+from torchelmo.tasks.pos import PosData, read
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +168,9 @@ def test_overwrite_begins_again(call, toml):
         ("train pos --config TOML --elmo-dropout 0", ["--elmo-dropout", "--elmo input"]),
         ("train pos --config TOML --unfreeze", ["--unfreeze", "--elmo input", "output", "both"]),
         ("predict TRAINED TOML --question Why?", ["--question", "pos"]),
+        ("predict TRAINED TOML --predicate sees", ["--predicate", "pos"]),
+        ("predict TRAINED TOML --json --format conll", ["--json", "--format conll"]),
+        ("predict TRAINED TOML --format xml", ["--format", "xml"]),
         ("train pos --config TOML --seeds 0", ["--seeds"]),
         ("train pos --config TOML --set optim.lrr=1", ["optim", "'lrr'", "Did you mean 'lr'"]),
         ("train pos --config TOML --set elmo.palce=1", ["elmo", "'palce'", "Did you mean 'place'"]),
@@ -209,6 +213,30 @@ def test_evaluate_for_people_and_for_programs(call, trained, data):
     assert found["examples"] == 12
     assert found["scores"]["accuracy"] == pytest.approx(float(told[1]), abs=0.006)
     assert found["scores"] == json.loads((trained / "metrics.json").read_text())["scores"]
+    labels = found["labels"]
+    assert sum(row["n_gold"] for row in labels.values()) == sum(row["n_predicted"] for row in labels.values())
+    for line in head_rows(found["report"]):
+        label, precision, recall, f1, n_gold, n_predicted = line.split()
+        row = labels[label]
+        assert [row["n_gold"], row["n_predicted"]] == [int(n_gold), int(n_predicted)]
+        assert [f"{row[name]:.2f}" for name in ("precision", "recall", "f1")] == [precision, recall, f1]
+
+
+def head_rows(report):
+    """The rows of the table by label: those before the row "all", without the head."""
+    _, *rows = report.splitlines()
+    return rows[: next(i for i, row in enumerate(rows) if row.startswith("all "))]
+
+
+def test_predict_in_columns(call, trained, tmp_path):
+    (tmp_path / "text.txt").write_text("Ann sees the cat.\n\nA fox hears!\n")
+    outcome = call("task", "predict", trained, tmp_path / "text.txt", "--format", "conll")
+    assert outcome.code == 0, outcome.err
+    (tmp_path / "out.conllu").write_text(outcome.out)
+    records = call("task", "predict", trained, tmp_path / "text.txt", "--format", "json").out
+    assert records == call("task", "predict", trained, tmp_path / "text.txt", "--json").out
+    expected = [(record["tokens"], record["tags"]) for record in map(json.loads, records.splitlines())]
+    assert [(sentence.tokens, sentence.tags) for sentence in read(tmp_path / "out.conllu", PosData())] == expected
 
 
 def test_predict_for_people_and_for_programs(call, trained, tmp_path):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchelmo.errors import InputError
-from torchelmo.tasks.ner import NerData, read, write
+from torchelmo.tasks.ner import Ner, NerData, read, write
 from torchelmo.tasks.tagging import Span, Tagged, tags_of
 
 CONLL_2003 = """\
@@ -100,3 +100,14 @@ def test_malformed_files_are_refused_with_the_line(tmp_path, text, words):
 def test_a_named_scheme_is_held_to(tmp_path):
     with pytest.raises(InputError, match=mentions("train.conll", "line 3", "BIO", "'I-ORG'")):
         read(file(tmp_path, CONLL_2003), NerData(scheme="bio"))
+
+
+def test_predictions_in_columns_are_read_back(tmp_path):
+    predicted = [(Tagged(sentence.tokens), sentence.tags) for sentence in SENTENCES]
+    (tmp_path / "out.conll").write_text("\n".join(Ner().conll(predicted, NerData())), encoding="utf-8")
+    assert read(tmp_path / "out.conll", NerData()) == SENTENCES
+
+
+def test_a_token_with_a_space_does_not_fit_into_a_column():
+    with pytest.raises(InputError, match=mentions("EE. UU.")):
+        list(Ner().conll([(Tagged(["EE. UU."]), ["B-LOC"])], NerData()))

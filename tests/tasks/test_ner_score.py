@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from torchelmo.errors import InputError
 from torchelmo.tasks.ner import Ner, count_entities
-from torchelmo.tasks.scores import Counts
 from torchelmo.tasks.tagging import Tagged
+from torchelmo.tasks.task import Counts
 
 report, score = Ner().report, Ner().score
 

@@ -115,6 +115,8 @@ def test_what_is_no_text_is_refused(made, texts):
 def test_questions_are_for_tasks_that_answer_them(made):
     with pytest.raises(InputError, match=mentions("questions", "pos")):
         load(made[0]).predict(["Ann sees it."], questions=["Who?"])
+    with pytest.raises(InputError, match=mentions("predicates", "pos")):
+        load(made[0]).predict(["Ann sees it."], predicates=["sees"])
 
 
 def test_the_path_of_a_text_is_a_source(made, tmp_path):

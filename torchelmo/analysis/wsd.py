@@ -17,7 +17,7 @@ from torchelmo.analysis.similarity import Array, ProgressCallback, choose_layers
 from torchelmo.elmo import Elmo
 from torchelmo.embedder import Vectors
 from torchelmo.errors import ConfigError
-from torchelmo.tasks.scores import Counts
+from torchelmo.tasks.task import Counts
 
 
 class Disambiguation(NamedTuple):

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,6 +27,7 @@ from torchelmo.files import source_name
 from torchelmo.progress import count
 
 Place = Literal["none", "input", "output", "both"]
+Output = Literal["text", "json", "conll"]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A folder that task train wrote.")]
 
 # Settings that change nothing if ELMo is not used, and their flags.
@@ -147,7 +148,8 @@ def evaluate(
 
     scored = load(folder, device=use_device(device, threads)).evaluate(data)
     if as_json:
-        about = {"examples": scored.n_examples, "scores": scored.scores, "report": scored.report}
+        labels = {label: counts.to_dict() for label, counts in scored.labels.items()}
+        about = {"examples": scored.n_examples, "scores": scored.scores, "labels": labels, "report": scored.report}
         echo(json.dumps(about, indent=2, ensure_ascii=False))
         return
     if scored.report:
@@ -167,30 +169,55 @@ def predict(
     question: Annotated[
         list[str] | None, typer.Option("--question", help="qa: ask this about the text; can be repeated.")
     ] = None,
+    predicate: Annotated[
+        list[str] | None,
+        typer.Option("--predicate", help="srl: label the arguments of this word; can be repeated."),
+    ] = None,
     device: Device = "auto",
     threads: Threads = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    output: Annotated[
+        Output | None, typer.Option("--format", help="text (default), json lines, or the columns of conll.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Apply a trained task model to text, and print readable predictions or JSON lines."""
+    """Apply a trained task model to text, and print readable predictions, JSON lines or CoNLL columns.
+
+    The columns are those of the training data: token and tag for ner, CoNLL-U for pos, CoNLL-2005 for srl, CoNLL-2012
+    for coref. The other tasks have none.
+    """
     from torchelmo.progress import progress
     from torchelmo.tasks import Source, load
 
     if pretokenized and lang is not None:
         raise WrongCallError("Expected --lang, for raw text, or --pretokenized; got both.")
+    if as_json and output not in (None, "json"):
+        raise WrongCallError(f"Expected --json or --format {output}; got both.")
+    output = "json" if as_json else output
     check_text(text)
     trained = load(folder, device=use_device(device, threads))
     if question and not trained.task.answers_questions:
         raise WrongCallError(f"--question is only valid for qa; {folder} is a {trained.task.name} model.")
-    source = Source(text, None if pretokenized else lang or "auto", question or [])
-    n_predictions = 0
+    if predicate and not trained.task.labels_predicates:
+        raise WrongCallError(f"--predicate is only valid for srl; {folder} is a {trained.task.name} model.")
+    source = Source(text, None if pretokenized else lang or "auto", question or [], predicate or [])
+    task, n_predictions = trained.task, 0
     with progress("predict", unit="examples") as advance:
-        for example, prediction in trained.predict_source(source):
-            if as_json:
-                echo(json.dumps(trained.task.record(example, prediction), ensure_ascii=False))
-            else:
-                echo(trained.task.show(example, prediction))
-            n_predictions += 1
-            advance(1)
+
+        def predictions() -> Iterator[tuple[Any, Any]]:
+            nonlocal n_predictions
+            for pair in trained.predict_source(source):
+                yield pair
+                n_predictions += 1
+                advance(1)
+
+        if output == "conll":
+            blocks = task.conll(predictions(), trained.data_options)
+        elif output == "json":
+            blocks = (json.dumps(task.record(*pair), ensure_ascii=False) for pair in predictions())
+        else:
+            blocks = (task.show(*pair) for pair in predictions())
+        for block in blocks:
+            echo(block)
     if not n_predictions:
         raise InputError(f"{source_name(text)}: expected text, found none.")
 

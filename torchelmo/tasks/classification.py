@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchelmo.errors import InputError
-from torchelmo.tasks.scores import Counts, count_items, format_table, percentage
-from torchelmo.tasks.task import Scores, Task, TaskModel
+from torchelmo.tasks.task import Counts, Scores, Task, TaskModel, count_items, format_table, percentage
 
 
 class HasLabel(Protocol):
@@ -38,13 +37,16 @@ class ClassificationTask(Task[Example, Prediction]):
         correct = [example.label == prediction.label for example, prediction in zip(examples, predictions)]
         return {"accuracy": percentage(correct)}
 
-    def report(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> str:
-        """Return a table of precision, recall, F1 and counts of every label of the model and of the examples."""
+    def count_labels(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, Counts]:
+        """Return the counts of every label of the model and of the examples."""
         counts = count_items(
             ({(example.label or "",)}, {(found.label,)}) for example, found in zip(examples, predictions)
         )
         labels = dict.fromkeys(label for prediction in predictions for label in prediction.probabilities)
-        return format_table("label", {**dict.fromkeys(labels, Counts(0, 0, 0)), **counts})
+        return {**dict.fromkeys(labels, Counts(0, 0, 0)), **counts}
+
+    def report(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> str:
+        return format_table("label", self.count_labels(examples, predictions))
 
 
 class Classifier(TaskModel[Example, Prediction]):

@@ -3,7 +3,7 @@
 Files have a token first and its tag last on each line, and a blank line between sentences (CoNLL-2003, W-NUT 2017).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,6 @@ from torchelmo.errors import short_repr
 from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.layers.basic import BiRNN, VariationalDropout, pad_ids
 from torchelmo.tasks.layers.crf import CRF
-from torchelmo.tasks.scores import Counts, count_items, format_table, percentage, sum_counts
 from torchelmo.tasks.tagging import (
     Scheme,
     Tagged,
@@ -33,9 +32,18 @@ from torchelmo.tasks.tagging import (
     tags_record,
     to_bio,
 )
-from torchelmo.tasks.task import Scores, TaskModel, Vocabularies
+from torchelmo.tasks.task import (
+    Counts,
+    Scores,
+    TaskModel,
+    Vocabularies,
+    count_items,
+    format_table,
+    percentage,
+    sum_counts,
+)
 from torchelmo.text.places import TextData
-from torchelmo.text.reading import Block, malformed, read_columns, write_columns
+from torchelmo.text.reading import Block, format_columns, malformed, read_columns, write_columns
 
 _DOCUMENT = "-DOCSTART-"  # the first column of a line before every document of CoNLL-2003
 _FORMAT = "a token first and its BIO, IOB1 or BIOES tag last on each line, such as 'Paris B-LOC'."
@@ -86,6 +94,9 @@ class Ner(TaggingTask):
             "accuracy": percentage(correct),
         }
 
+    def count_labels(self, examples: Sequence[Tagged], predictions: Sequence[Tags]) -> dict[str, Counts]:
+        return count_entities(examples, predictions)
+
     def report(self, examples: Sequence[Tagged], predictions: Sequence[Tags]) -> str:
         return format_table("label", count_entities(examples, predictions))
 
@@ -99,6 +110,11 @@ class Ner(TaggingTask):
 
     def record(self, example: Tagged, prediction: Tags) -> dict[str, Any]:
         return {**tags_record(example, prediction), "spans": spans_record(example, prediction)}
+
+    def conll(self, predicted: Iterable[tuple[Tagged, Tags]], options: NerData) -> Iterator[str]:
+        """Yield two columns: token and BIO tag."""
+        for example, tags in predicted:
+            yield format_columns(zip(example.tokens, tags), where="CoNLL output")
 
 
 def read(path: str | Path, options: NerData) -> list[Tagged]:

@@ -15,7 +15,6 @@ from torchelmo.config import Config, Fraction, LayerCount, Width
 from torchelmo.errors import ConfigError, InputError, short_repr
 from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.layers.basic import BiRNN, VariationalDropout
-from torchelmo.tasks.scores import count_items, format_table, percentage
 from torchelmo.tasks.tagging import (
     Tagged,
     TaggingTask,
@@ -26,9 +25,9 @@ from torchelmo.tasks.tagging import (
     tag_ids,
     tags_record,
 )
-from torchelmo.tasks.task import Scores, TaskModel, Vocabularies
+from torchelmo.tasks.task import Counts, Scores, TaskModel, Vocabularies, count_items, format_table, percentage
 from torchelmo.text.places import TextData
-from torchelmo.text.reading import malformed, read_columns, write_columns
+from torchelmo.text.reading import format_columns, malformed, read_columns, write_columns
 
 _COLUMNS = {"upos": 3, "xpos": 4}
 _N_COLUMNS = 10
@@ -78,11 +77,13 @@ class Pos(TaggingTask):
         words = [a == b for pair in pairs for a, b in zip(pair.gold, pair.predicted)]
         return {"accuracy": percentage(words), "sentences": percentage([pair.gold == pair.predicted for pair in pairs])}
 
+    def count_labels(self, examples: Sequence[Tagged], predictions: Sequence[Tags]) -> dict[str, Counts]:
+        return count_items(({(gold,)}, {(found,)}) for gold, found in _words(examples, predictions))
+
     def report(self, examples: Sequence[Tagged], predictions: Sequence[Tags]) -> str:
         """Return precision, recall and F1 of every tag, and the most frequent confusions."""
-        words = [word for pair in pair_tags(examples, predictions) for word in zip(pair.gold, pair.predicted)]
-        lines = [format_table("tag", count_items(({(gold,)}, {(found,)}) for gold, found in words))]
-        errors = Counter(word for word in words if word[0] != word[1])
+        lines = [format_table("tag", self.count_labels(examples, predictions))]
+        errors = Counter(word for word in _words(examples, predictions) if word[0] != word[1])
         for (tag, predicted), n_words in errors.most_common(_N_CONFUSIONS):
             lines.append(f"gold {tag}, predicted {predicted}: {n_words}")
         return "\n".join(lines)
@@ -100,6 +101,12 @@ class Pos(TaggingTask):
 
     def record(self, example: Tagged, prediction: Tags) -> dict[str, Any]:
         return tags_record(example, prediction)
+
+    def conll(self, predicted: Iterable[tuple[Tagged, Tags]], options: PosData) -> Iterator[str]:
+        """Yield CoNLL-U with the tags in their column."""
+        for example, tags in predicted:
+            rows = _rows(example._replace(tags=tags), _COLUMNS[options.column])
+            yield format_columns(rows, separator="\t", where="CoNLL output")
 
 
 def read(path: str | Path, options: PosData) -> list[Tagged]:
@@ -159,6 +166,11 @@ def _rows(sentence: Tagged, column: int) -> Iterator[list[str]]:
         row = [str(number), word, *["_"] * (_N_COLUMNS - 2)]
         row[column] = tag
         yield row
+
+
+def _words(examples: Sequence[Tagged], predictions: Sequence[Tags]) -> list[tuple[str, str]]:
+    """Return the gold and the predicted tag of every word."""
+    return [word for pair in pair_tags(examples, predictions) for word in zip(pair.gold, pair.predicted)]
 
 
 def _width(word: str) -> int:

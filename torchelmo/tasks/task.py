@@ -1,12 +1,14 @@
 """What a task is (its data, its model, its score), the tasks by name, and the progress and results of their runs.
 
 A task is one class that derives from `Task`, and one model class that derives from `TaskModel`. The runner and
-`TrainedTask` use nothing else of it.
+`TrainedTask` use nothing else of it. The functions at the end count the correct items (entities, arguments, words) by
+label, for precision, recall and F1.
 """
 
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 from torch import Tensor, nn
 
 from torchelmo.config import Config, NonNegativeInt, build_config, suggest
-from torchelmo.errors import ConfigError
+from torchelmo.errors import ConfigError, InputError
 from torchelmo.files import read_json, write_json
 from torchelmo.runs.metrics import duration
 from torchelmo.runs.resume import out_of_patience
@@ -24,6 +26,7 @@ from torchelmo.tasks.inputs import TokenInput
 
 Tokens: TypeAlias = Sequence[str]
 Scores: TypeAlias = dict[str, float]  # by name, in percent
+Item: TypeAlias = tuple[Any, ...]  # its label first; it is correct if every field matches
 Vocabularies: TypeAlias = Mapping[str, list[str]]
 Example = TypeVar("Example")
 Prediction = TypeVar("Prediction")
@@ -60,12 +63,14 @@ class Source(NamedTuple):
         lang: The language of raw text, a code that spaCy knows. None: the text is already tokenized, one sentence per
             line, with spaces between the tokens. "auto": as set in `[data]` of the trained task.
         questions: For tasks that answer questions about a text.
+        predicates: For "srl": the words, in any case, whose arguments to label. Empty: those known from training.
         texts: Strings or token lists to use instead of the file.
     """
 
     path: str = "-"
     lang: str | None = "auto"
     questions: Sequence[str] = ()
+    predicates: Sequence[str] = ()
     texts: Sequence[Any] | None = None
 
 
@@ -91,6 +96,7 @@ class Task(ABC, Generic[Example, Prediction]):
     data_config: ClassVar[type[Any]]  # frozen dataclass: [data] of a configuration
     model_config: ClassVar[type[Any]]  # frozen dataclass: [model]
     answers_questions: ClassVar[bool] = False  # whether it uses the questions of a `Source`
+    labels_predicates: ClassVar[bool] = False  # whether it uses the predicates of a `Source`
     # Settings of a run that is started without a configuration file.
     defaults: ClassVar[Mapping[str, Any]] = {"words": {"dim": 100}, "characters": {"n_filters": 64}}
 
@@ -118,6 +124,10 @@ class Task(ABC, Generic[Example, Prediction]):
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Scores:
         """Return the scores as the task's official script computes them, `metric` among them."""
 
+    def count_labels(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> "dict[str, Counts]":
+        """Return the gold, predicted and correct items of every label; empty for a task without labels."""
+        return {}
+
     def report(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> str:
         """Return a readable table with more detail than the scores (by label, by role), or an empty string."""
         return ""
@@ -133,6 +143,18 @@ class Task(ABC, Generic[Example, Prediction]):
     @abstractmethod
     def record(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         """Return a prediction as plain data for JSON."""
+
+    def conll(self, predicted: Iterable[tuple[Example, Prediction]], options: Any) -> Iterator[str]:
+        """Yield predictions in columns that `read` can read: the lines of one sentence, or of one document.
+
+        Args:
+            predicted: Examples and their predictions, as `TrainedTask.predict_source` yields them.
+            options: The `data_config` of the training data.
+
+        Raises:
+            InputError: The task has no such format, or a token does not fit into a column.
+        """
+        raise InputError(f"{self.name}: expected a task with a CoNLL format: ner, pos, srl or coref. Use text or JSON.")
 
 
 @dataclass(frozen=True)
@@ -281,3 +303,67 @@ def write_summary(folder: Path, summary: Summary) -> None:
     """Write metrics.json of several seeds."""
     seeds = {str(result.seed): result.scores for result in summary.results}
     write_json(folder / "metrics.json", {"mean": summary.mean, "sd": summary.sd, "seeds": seeds})
+
+
+class Counts(NamedTuple):
+    """The numbers of gold, predicted and correct items."""
+
+    n_gold: int
+    n_predicted: int
+    n_correct: int
+
+    def to_dict(self) -> dict[str, float]:
+        """Return the scores and the counts as plain data for JSON."""
+        return {"precision": self.precision, "recall": self.recall, "f1": self.f1, **self._asdict()}
+
+    @property
+    def precision(self) -> float:
+        """Correct items among the predicted ones, in percent."""
+        return 100.0 * self.n_correct / self.n_predicted if self.n_predicted else 0.0
+
+    @property
+    def recall(self) -> float:
+        """Correct items among the gold ones, in percent."""
+        return 100.0 * self.n_correct / self.n_gold if self.n_gold else 0.0
+
+    @property
+    def f1(self) -> float:
+        """The harmonic mean of precision and recall, in percent."""
+        return 200.0 * self.n_correct / (self.n_gold + self.n_predicted) if self.n_correct else 0.0
+
+
+def count_items(pairs: Iterable[tuple[Set[Item], Set[Item]]]) -> dict[str, Counts]:
+    """Count the (gold, predicted) items of all examples.
+
+    Returns:
+        The counts of every label, in alphabetical order.
+    """
+    n_gold: Counter[str] = Counter()
+    n_predicted: Counter[str] = Counter()
+    n_correct: Counter[str] = Counter()
+    for gold, predicted in pairs:
+        n_gold.update(label for label, *_ in gold)
+        n_predicted.update(label for label, *_ in predicted)
+        n_correct.update(label for label, *_ in gold & predicted)
+    labels = sorted(n_gold | n_predicted)
+    return {label: Counts(n_gold[label], n_predicted[label], n_correct[label]) for label in labels}
+
+
+def sum_counts(counts: Mapping[str, Counts]) -> Counts:
+    """Add up the counts of all labels."""
+    return Counts(*(sum(row[i] for row in counts.values()) for i in range(3)))
+
+
+def percentage(correct: Sequence[bool]) -> float:
+    """Return the percentage of true values, 0 for an empty list."""
+    return 100.0 * sum(correct) / len(correct) if correct else 0.0
+
+
+def format_table(heading: str, counts: Mapping[str, Counts]) -> str:
+    """Return a text table with one line for every label and one for all of them."""
+    width = max(len(heading), *map(len, counts)) if counts else len(heading)
+    lines = [f"{heading:<{width}}  precision  recall      F1    gold   found"]
+    for label, row in [*counts.items(), ("all", sum_counts(counts))]:
+        scores = f"{row.precision:9.2f}  {row.recall:6.2f}  {row.f1:6.2f}"
+        lines.append(f"{label:<{width}}  {scores}  {row.n_gold:6d}  {row.n_predicted:6d}")
+    return "\n".join(lines)

@@ -25,7 +25,7 @@ from torchelmo.runtime import choose_device
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.elmo import ElmoLayers
 from torchelmo.tasks.inputs import TokenInput, build_characters
-from torchelmo.tasks.task import Scores, Source, Task, TaskModel, Vocabularies, find_task
+from torchelmo.tasks.task import Counts, Scores, Source, Task, TaskModel, Vocabularies, find_task
 from torchelmo.tasks.words import WordEmbedding
 from torchelmo.tensors import Shape, read_tensors, write_tensors
 from torchelmo.text.batching import scoring_batches, windows
@@ -39,6 +39,7 @@ class Evaluation(NamedTuple):
     """The scores of a trained task on a labeled file."""
 
     scores: Scores
+    labels: dict[str, Counts]  # the items of every label; empty for a task without labels
     report: str  # a readable table with more detail, or empty
     n_examples: int
 
@@ -68,11 +69,19 @@ class TrainedTask:
         require_examples(examples, path, self.task)
         predictions = self.predict_examples(examples)
         return Evaluation(
-            self.task.score(examples, predictions), self.task.report(examples, predictions), len(examples)
+            self.task.score(examples, predictions),
+            self.task.count_labels(examples, predictions),
+            self.task.report(examples, predictions),
+            len(examples),
         )
 
     def predict(
-        self, texts: Iterable[Any], *, lang: str | None = "auto", questions: Sequence[str] = ()
+        self,
+        texts: Iterable[Any],
+        *,
+        lang: str | None = "auto",
+        questions: Sequence[str] = (),
+        predicates: Sequence[str] = (),
     ) -> list[dict[str, Any]]:
         """Predict for texts in memory.
 
@@ -82,13 +91,15 @@ class TrainedTask:
             lang: The language of the strings, a code that spaCy knows. None: their tokens are separated by spaces.
                 "auto": as set in `[data]` of the trained task.
             questions: For "qa": the questions to ask about every text.
+            predicates: For "srl": the words, in any case, whose arguments to label. Default: the words that usually
+                were predicates in the training data.
 
         Returns:
             One record per example, in order, as plain data for JSON. A string of several sentences gives one record
             for each sentence, unless the task classifies whole texts or documents.
 
         Raises:
-            InputError: A text has the wrong type, or `questions` do not fit the task.
+            InputError: A text has the wrong type, or `questions` or `predicates` do not fit the task.
 
         Example:
             >>> from torchelmo import tasks
@@ -98,7 +109,7 @@ class TrainedTask:
         """
         if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
             raise InputError(f"predict: expected a list of texts, got {short_repr(texts)}. Pass [text] for one text.")
-        source = Source(lang=lang, questions=questions, texts=list(texts))
+        source = Source(lang=lang, questions=questions, predicates=predicates, texts=list(texts))
         return [self.task.record(example, prediction) for example, prediction in self.predict_source(source)]
 
     def predict_source(self, source: Source | str | Path) -> Iterator[tuple[Any, Any]]:
@@ -111,7 +122,7 @@ class TrainedTask:
             Examples and their predictions, in order. `task.show` and `task.record` turn them into text and plain data.
 
         Raises:
-            InputError: The input is malformed, or its questions do not fit the task.
+            InputError: The input is malformed, or its questions or predicates do not fit the task.
         """
         if isinstance(source, (str, Path)):
             source = Source(str(source))
@@ -119,6 +130,8 @@ class TrainedTask:
             raise InputError(f"predict_source: expected a Source or the path of a file, got {short_repr(source)}.")
         if source.questions and not self.task.answers_questions:
             raise InputError(f"questions: expected none, because {self.task.name} answers no questions.")
+        if source.predicates and not self.task.labels_predicates:
+            raise InputError(f"predicates: expected none, because {self.task.name} labels no predicates.")
         if source.texts is not None and self.task.answers_questions and not source.questions:
             raise InputError(f"questions: expected the questions that {self.task.name} answers about the texts.")
         for examples in windows(self.task.read_input(source, self.data_options, self.vocabularies), _WINDOW):

@@ -82,18 +82,24 @@ def write_columns(path: str | Path, blocks: Iterable[Iterable[Sequence[str]]], *
         InputError: A column is empty or contains white space, so that `read_columns` with the same `separator` would
             not read it back.
     """
-    separators = set("\n \t" if separator is None else "\n" + separator)
     with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
         for block in blocks:
-            for row in block:
-                for column in row:
-                    if not column or separators & set(column) or column.endswith("\r"):
-                        raise InputError(
-                            f"{path}: expected columns that are not empty and contain no separator, "
-                            f"got {short_repr(column)}. Replace or remove it."
-                        )
-                stream.write((separator or "\t").join(row) + "\n")
-            stream.write("\n")
+            stream.write(format_columns(block, separator=separator, where=str(path)) + "\n")
+
+
+def format_columns(block: Iterable[Sequence[str]], *, separator: str | None = None, where: str) -> str:
+    """Return the lines of a block as `write_columns` writes them, without the blank line after it."""
+    separators = set("\n \t" if separator is None else "\n" + separator)
+    lines = []
+    for row in block:
+        for column in row:
+            if not column or separators & set(column) or column.endswith("\r"):
+                raise InputError(
+                    f"{where}: expected columns that are not empty and contain no separator, "
+                    f"got {short_repr(column)}. Replace or remove it."
+                )
+        lines.append((separator or "\t").join(row) + "\n")
+    return "".join(lines)
 
 
 def malformed(path: str | Path, line: int, expected: str, found: str, file_format: str = "") -> InputError:

@@ -136,3 +136,10 @@ def test_it_is_trained_saved_and_loaded_by_the_runner(tmp_path):
     (tmp_path / "none.conll").write_text("\n")
     with pytest.raises(InputError, match=mentions(tmp_path / "none.conll", "coref")):
         trained.evaluate(tmp_path / "none.conll")
+
+
+def test_predictions_in_columns_are_read_back(tmp_path):
+    path = tmp_path / "out.conll"
+    path.write_text("".join(Coref().conll([(DOCUMENT, DOCUMENT.clusters[:1])], CorefData())))
+    (document,) = Coref().read(path, CorefData())
+    assert (document.sentences, document.clusters) == (DOCUMENT.sentences, DOCUMENT.clusters[:1])

@@ -13,7 +13,7 @@ from torchelmo.tasks.config import ElmoConfig
 from torchelmo.tasks.elmo import ElmoLayers
 from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.srl import Srl
-from torchelmo.tasks.srl.data import Proposition, SrlData
+from torchelmo.tasks.srl.data import Proposition, SrlData, read
 from torchelmo.tasks.srl.model import SrlConfig
 from torchelmo.tasks.task import Source
 from torchelmo.tasks.words import WordEmbedding
@@ -213,3 +213,19 @@ def test_a_prediction_is_shown_with_its_roles_in_brackets():
     assert json.loads(json.dumps(record)) == record
     assert record["predicate"] == 4
     assert record["spans"][1] == {"label": "ARGM-TMP", "start": 2, "end": 4, "text": "on Tuesday"}
+
+
+def test_predicates_can_be_named(tmp_path):
+    (tmp_path / "in.txt").write_text("Ann saw her Jump .\n", encoding="utf-8")
+    source = Source(str(tmp_path / "in.txt"), lang=None, predicates=["jump", "leap"])
+    (found,) = Srl().read_input(source, SrlData(), Srl().vocabularies(EXAMPLES, SrlData()))
+    assert (found.predicate, found.predicates) == (3, (3,))
+
+
+def test_predictions_in_columns_are_read_back(tmp_path):
+    nothing = Proposition(("No", "verb"), None, None, ())
+    predicted = [*((example._replace(tags=None), example.tags) for example in EXAMPLES), (nothing, ["O", "O"])]
+    blocks = list(Srl().conll(predicted, SrlData()))
+    assert blocks[-1] == "No\t-\nverb\t-\n"
+    (tmp_path / "out.conll").write_text("\n".join(blocks), encoding="utf-8")
+    assert read(tmp_path / "out.conll", SrlData(format="conll2005")) == EXAMPLES

@@ -1,12 +1,12 @@
 """Coreference resolution: end-to-end span ranking, scored by the average F1 of MUC, B³ and CEAFφ4."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
 from torchelmo.tasks.coref import metrics
-from torchelmo.tasks.coref.data import CorefData, Document, Mention, read_documents, sentence_bounds
+from torchelmo.tasks.coref.data import CorefData, Document, Mention, document_lines, read_documents, sentence_bounds
 from torchelmo.tasks.coref.model import CorefConfig, CorefModel
 from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.task import Scores, Source, Task, Tokens, Vocabularies
@@ -69,6 +69,11 @@ class Coref(Task[Document, list[list[Mention]]]):
         clusters = [[_mention_record(example, mention) for mention in cluster] for cluster in prediction]
         record = {"document": example.name, "part": example.part, "sentences": example.sentences}
         return {**record, "clusters": clusters}
+
+    def conll(self, predicted: Iterable[tuple[Document, list[list[Mention]]]], options: CorefData) -> Iterator[str]:
+        """Yield the lines of one document in the columns of CoNLL-2012, from #begin to #end."""
+        for document, clusters in predicted:
+            yield "".join(f"{line}\n" for line in document_lines(document._replace(clusters=clusters)))
 
 
 def _split_documents(source: Source, options: CorefData) -> Iterator[list[Sentence]]:

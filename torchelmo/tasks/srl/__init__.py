@@ -2,17 +2,36 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchelmo.tasks.inputs import TokenInput
-from torchelmo.tasks.scores import count_items, format_table, percentage, sum_counts
-from torchelmo.tasks.srl.data import Proposition, SrlData, propositions_of, read, read_json_lines
+from torchelmo.tasks.srl.data import (
+    Proposition,
+    SrlData,
+    by_sentence,
+    columns_of,
+    propositions_of,
+    read,
+    read_json_lines,
+)
 from torchelmo.tasks.srl.model import SrlConfig, SrlModel
 from torchelmo.tasks.tagging import Tags, gold_tags, pair_tags, spans_of, spans_record, tags_record
-from torchelmo.tasks.task import Scores, Source, Task, Tokens, Vocabularies
+from torchelmo.tasks.task import (
+    Counts,
+    Scores,
+    Source,
+    Task,
+    Tokens,
+    Vocabularies,
+    count_items,
+    format_table,
+    percentage,
+    sum_counts,
+)
 from torchelmo.text.places import read_sentences
+from torchelmo.text.reading import format_columns
 
 _PREDICATE_ROLE = "V"  # not counted in scores
 _CONTINUATION = "C-"
@@ -25,6 +44,7 @@ class Srl(Task[Proposition, Tags]):
     metric = "f1"
     data_config = SrlData
     model_config = SrlConfig
+    labels_predicates = True
 
     def read(self, path: Path, options: SrlData) -> list[Proposition]:
         return read(path, options)
@@ -61,12 +81,18 @@ class Srl(Task[Proposition, Tags]):
             "perfect": percentage([gold == predicted for gold, predicted in pairs]),
         }
 
+    def count_labels(self, examples: Sequence[Proposition], predictions: Sequence[Tags]) -> dict[str, Counts]:
+        return count_items(_pair_arguments(examples, predictions))
+
     def report(self, examples: Sequence[Proposition], predictions: Sequence[Tags]) -> str:
-        return format_table("role", count_items(_pair_arguments(examples, predictions)))
+        return format_table("role", self.count_labels(examples, predictions))
 
     def read_input(self, source: Source, options: SrlData, vocabularies: Vocabularies) -> Iterator[Proposition]:
-        """Read text, or a .jsonl file of {"tokens": […], "predicates": [indices]}. Without indices, find predicates."""
-        predicates = frozenset(vocabularies["predicates"])
+        """Read text, or a .jsonl file of {"tokens": […], "predicates": [indices]}.
+
+        Without indices, the predicates are the words that the source names, or those known from training.
+        """
+        predicates = frozenset(word.lower() for word in source.predicates) or frozenset(vocabularies["predicates"])
         if re.search(r"\.jsonl(\.(gz|bz2|xz))?$", source.path):
             for tokens, given in read_json_lines(source.path):
                 yield from propositions_of(tokens, predicates, given)
@@ -87,6 +113,11 @@ class Srl(Task[Proposition, Tags]):
     def record(self, example: Proposition, prediction: Tags) -> dict[str, Any]:
         record = {**tags_record(example, prediction), "spans": spans_record(example, prediction)}
         return {"predicate": example.predicate, **record}
+
+    def conll(self, predicted: Iterable[tuple[Proposition, Tags]], options: SrlData) -> Iterator[str]:
+        """Yield the columns of CoNLL-2005: word, predicate, and the arguments of each predicate."""
+        for sentence in by_sentence(example._replace(tags=tags) for example, tags in predicted):
+            yield format_columns(columns_of(sentence), where="CoNLL output")
 
 
 class Argument(NamedTuple):

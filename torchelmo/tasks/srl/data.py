@@ -77,7 +77,7 @@ def write(path: str | Path, propositions: Iterable[Proposition]) -> None:
         path: The file to write.
         propositions: Propositions with tags, those of a sentence together and in order, as `read` returns them.
     """
-    write_columns(path, (_rows(sentence) for sentence in _by_sentence(propositions)))
+    write_columns(path, (columns_of(sentence) for sentence in by_sentence(propositions)))
 
 
 def argument_cells(tags: Sequence[str]) -> list[str]:
@@ -199,11 +199,16 @@ def _arguments(path: str | Path, cells: Sequence[str], lines: Sequence[int]) -> 
     return spans
 
 
-def _by_sentence(propositions: Iterable[Proposition]) -> Iterator[list[Proposition]]:
+def by_sentence(propositions: Iterable[Proposition]) -> Iterator[list[Proposition]]:
+    """Yield the propositions of every sentence together.
+
+    Raises:
+        InputError: The proposition of a predicate is missing.
+    """
     sentence: list[Proposition] = []
     for proposition in propositions:
         sentence.append(proposition)
-        if len(sentence) == len(proposition.predicates):
+        if len(sentence) == max(1, len(proposition.predicates)):  # without a predicate: one record with no tags
             yield sentence
             sentence = []
     if sentence:
@@ -213,7 +218,12 @@ def _by_sentence(propositions: Iterable[Proposition]) -> Iterator[list[Propositi
         )
 
 
-def _rows(sentence: Sequence[Proposition]) -> Iterator[tuple[str, ...]]:
+def columns_of(sentence: Sequence[Proposition]) -> Iterator[tuple[str, ...]]:
+    """Return a row for every word of a sentence, given its propositions: word, predicate, arguments.
+
+    Raises:
+        InputError: The propositions belong to different sentences, or are not in order.
+    """
     tokens, predicates = sentence[0].tokens, sentence[0].predicates
     for one, predicate in zip(sentence, predicates):
         if one.tokens != tokens or one.predicate != predicate:
@@ -222,7 +232,7 @@ def _rows(sentence: Sequence[Proposition]) -> Iterator[tuple[str, ...]]:
                 f"{one.predicate} of {first_words(one)}."
             )
     marks = [token if i in predicates else _NO_PREDICATE for i, token in enumerate(tokens)]
-    return zip(tokens, marks, *(argument_cells(gold_tags(one)) for one in sentence))
+    return zip(tokens, marks, *(argument_cells(gold_tags(one)) for one in sentence if predicates))
 
 
 class UnlabeledSentence(NamedTuple):
