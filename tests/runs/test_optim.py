@@ -179,6 +179,8 @@ def test_muon_without_matrices_is_refused():
 def test_tasks_cannot_choose_muon():
     with pytest.raises(ConfigError, match=mentions("name", "muon")):
         build_config(TaskOptimConfig, {"name": "muon"})
+    with pytest.raises(ConfigError, match=mentions("muon_scale")):
+        build_config(TaskOptimConfig, {"muon_scale": 0.1})
 
 
 def test_all_lstm_matrices_are_orthogonalized_and_gates_are_blocks():

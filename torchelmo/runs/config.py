@@ -21,22 +21,36 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
-class OptimConfig(Config):
-    """[optim]: optimizer and learning-rate schedule."""
+class BaseOptimConfig(Config):
+    """The optimizer and the learning-rate schedule: what pre-training and tasks share."""
 
     name: OptimizerName = "adagrad"
     lr: PositiveFloat | None = None  # the highest rate of the run; default: see DEFAULT_RATES
-    betas: tuple[Fraction, Fraction] = (0.9, 0.99)  # adam, adamw and muon
-    eps: NonNegativeFloat = 1e-8  # adam, adamw, adadelta and muon
+    betas: tuple[Fraction, Fraction] = (0.9, 0.99)  # adam and adamw
+    eps: NonNegativeFloat = 1e-8  # adam, adamw and adadelta
     rho: Fraction = 0.95  # adadelta
-    muon_momentum: Fraction = 0.95  # muon in pre-training: the decay rate of the momentum of LSTM matrices
-    muon_scale: NonNegativeFloat = 0.2  # muon: the size of their updates; at 0.2 about as large as those of adamw
     weight_decay: NonNegativeFloat = 0.0
     initial_accumulator: NonNegativeFloat = 1.0  # adagrad
     warmup: NonNegativeFloat = 0.0  # below 1: a share of the run; otherwise a number of steps
     decay: Literal["none", "linear", "cosine"] = "none"  # from lr to final · lr, after the warm-up
     hold: Fraction = 0.0  # the share of the run before the decay starts; up to there, a run can still be made longer
     final: Annotated[float, Range(min=0, max=1)] = 0.0  # the last rate, as a share of lr
+
+    DEFAULT_RATES: ClassVar[Mapping[str, float]] = {}
+
+    @property
+    def peak(self) -> float:
+        """The highest learning rate of the run."""
+        return self.DEFAULT_RATES[self.name] if self.lr is None else self.lr
+
+
+@dataclass(frozen=True)
+class OptimConfig(BaseOptimConfig):
+    """[optim] of pre-training and fine-tuning: optimizer and learning-rate schedule."""
+
+    name: OptimizerName = "adagrad"  # muon trains the LSTM matrices; all other parameters as adamw does
+    muon_momentum: Fraction = 0.95  # muon: the decay rate of the momentum of the LSTM matrices
+    muon_scale: NonNegativeFloat = 0.2  # muon: the size of their updates; at 0.2 about as large as those of adamw
 
     DEFAULT_RATES: ClassVar[Mapping[str, float]] = {
         "adagrad": 0.2,
@@ -46,15 +60,10 @@ class OptimConfig(Config):
         "muon": 8e-3,
     }
 
-    @property
-    def peak(self) -> float:
-        """The highest learning rate of the run."""
-        return self.DEFAULT_RATES[self.name] if self.lr is None else self.lr
-
 
 @dataclass(frozen=True)
-class TaskOptimConfig(OptimConfig):
-    """[optim] of a task: the same settings with other defaults, and halving."""
+class TaskOptimConfig(BaseOptimConfig):
+    """[optim] of a task: other defaults than in pre-training, and halving."""
 
     name: TaskOptimizerName = "adam"
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)

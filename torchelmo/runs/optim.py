@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchelmo.errors import ConfigError, WeightsError
-from torchelmo.runs.config import OptimConfig
+from torchelmo.runs.config import BaseOptimConfig, OptimConfig
 from torchelmo.runs.muon import Muon
 from torchelmo.tensors import Shape
 
@@ -25,7 +25,7 @@ _SIGNED = ("exp_avg", "momentum")  # all other state is a sum of squares or a co
 
 
 def build_optimizer(
-    config: OptimConfig, parameters: list[nn.Parameter], blocks: Mapping[Tensor, int] | None = None
+    config: BaseOptimConfig, parameters: list[nn.Parameter], blocks: Mapping[Tensor, int] | None = None
 ) -> torch.optim.Optimizer:
     """Build the optimizer that `config` names. The loop sets the learning rate before every step.
 
@@ -47,7 +47,7 @@ def build_optimizer(
         case "adadelta":
             optimizer = torch.optim.Adadelta(parameters, rho=config.rho, eps=config.eps, **shared)
         case "muon":
-            if not blocks:
+            if not blocks or not isinstance(config, OptimConfig):
                 raise ConfigError("optim.name: 'muon' trains the LSTM matrices of a biLM, found none. Use 'adamw'.")
             optimizer = Muon(
                 parameters,
@@ -67,7 +67,7 @@ def build_optimizer(
     return optimizer
 
 
-def learning_rate(config: OptimConfig, *, step: int, before: float, after: float) -> float:
+def learning_rate(config: BaseOptimConfig, *, step: int, before: float, after: float) -> float:
     """Return the learning rate of a step.
 
     Args:

@@ -23,7 +23,7 @@ from torchelmo.files import (
     write_json,
 )
 from torchelmo.runs.checkpoint import Checkpoint, checkpoints, clean, latest_checkpoint, remove_checkpoint
-from torchelmo.runs.config import OptimConfig, changed_setting
+from torchelmo.runs.config import BaseOptimConfig, changed_setting
 
 MARKER = "run.json"
 LOCK = ".torchelmo.lock"
@@ -228,7 +228,7 @@ def out_of_patience(n_without_gain: int, patience: int) -> bool:
     return 0 < patience <= n_without_gain
 
 
-def require_finite(step: int, loss: float, norm: float, *, out: Path, optim: OptimConfig, clip: float) -> None:
+def require_finite(step: int, loss: float, norm: float, *, out: Path, optim: BaseOptimConfig, clip: float) -> None:
     """Check the loss and the gradient norm of a step before the weights change.
 
     Raises:
