@@ -94,22 +94,26 @@ def test_surprisal_is_that_of_the_equations(bilm, oracle):
         assert found.in_vocabulary.tolist() == [token in WORDS for token in sentence]
 
 
-def test_substitutes_are_the_product_of_both_directions(bilm, oracle):
+def test_substitutes_are_the_product_of_both_directions_without_the_frequency(bilm, oracle):
     (sentence, forward, backward), *_ = expected(oracle, bilm, TEXT)
+    frequency = log_softmax(bilm, np.zeros((1, bilm.config.projection_dim)))[0]
     for position, found in enumerate(substitutes(bilm, sentence, top=99)):
-        joint = np.exp(forward[position] + backward[position + 1])[3:]
+        joint = np.exp(forward[position] + backward[position + 1] - frequency)
+        joint[[0, 1, 2, targets(sentence)[0][position]]] = 0  # the marks, and the word itself
         joint /= joint.sum()
-        order = np.argsort(-joint)
-        assert [substitute.word for substitute in found] == [WORDS[3 + i] for i in order]
+        order = np.argsort(-joint)[: np.count_nonzero(joint)]
+        assert [substitute.word for substitute in found] == [WORDS[i] for i in order]
         assert [substitute.probability for substitute in found] == pytest.approx(joint[order], rel=1e-4)
 
 
-def test_substitutes_do_not_see_the_word_itself(bilm):
-    (one,) = substitutes(bilm, ["the", "bow", "and", "arrow"], [1], top=3)
-    (other,) = substitutes(bilm, ["the", "rose", "and", "arrow"], [1], top=3)
-    assert len(one) == 3
-    assert [s.word for s in one] == [s.word for s in other]
-    assert [s.probability for s in one] == pytest.approx([s.probability for s in other], rel=1e-6)
+def test_substitutes_do_not_see_the_word_itself_and_do_not_contain_it(bilm):
+    (one,) = substitutes(bilm, ["the", "bow", "and", "arrow"], [1])
+    (other,) = substitutes(bilm, ["the", "quiver", "and", "arrow"], [1])  # a word outside the vocabulary
+    rest = [s for s in other if s.word != "bow"]
+    assert len(rest) == len(other) - 1
+    assert [s.word for s in one] == [s.word for s in rest]
+    odds = [s.probability / sum(s.probability for s in rest) for s in rest]
+    assert [s.probability for s in one] == pytest.approx(odds, rel=1e-6)
 
 
 @pytest.mark.parametrize("top", [0, -1])
@@ -184,7 +188,10 @@ def test_one_direction(direction, state):
     bits = next(iter(surprisal(bilm, TEXT)))
     assert getattr(bits, other) is None
     assert len(getattr(bits, direction)) == 5
-    assert len(substitutes(bilm, TEXT[0], [0], top=4)[0]) == 4
+    (found,) = substitutes(bilm, TEXT[0], [0], top=4)
+    assert len(found) == 4
+    scores = [getattr(next(iter(surprisal(bilm, [[s.word, *TEXT[0][1:]]]))), direction)[0] for s in found]
+    assert scores == sorted(scores)  # ranked by the one direction alone
 
 
 def test_a_word_model_with_a_tied_softmax():

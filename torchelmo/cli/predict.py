@@ -97,8 +97,8 @@ def substitutes(
 ) -> None:
     """Print the words that both directions expect at each place, as tab-separated values or as JSON lines.
 
-    The probability is the product of both directions over all words of the vocabulary, normalized to sum to 1. The
-    word itself may be among them. Lines, sentences and tokens are counted as by `torchelmo surprisal`.
+    The word itself is not among them. They are ranked by p(w | words before) · p(w | words after) / p(w), normalized
+    to sum to 1 over the vocabulary. Lines, sentences and tokens are counted as by `torchelmo surprisal`.
     """
     from torchelmo.lm.predict import language_model
     from torchelmo.lm.predict import substitutes as expect

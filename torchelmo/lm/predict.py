@@ -1,7 +1,7 @@
 """Use a biLM as a language model: perplexity of text, surprisal of tokens, substitutes for words.
 
-All of them use the exact softmax. A token outside the vocabulary is scored as `<UNK>`. Substitutes multiply the two
-directions: p(w) ∝ p(w | words before) · p(w | words after).
+All of them use the exact softmax. A token outside the vocabulary is scored as `<UNK>`. Substitutes combine the two
+directions: p(w) ∝ p(w | words before) · p(w | words after) / p(w), where p(w) is the softmax of a zero vector.
 """
 
 import math
@@ -332,13 +332,17 @@ class Substitute(NamedTuple):
     """A word that could appear at a position."""
 
     word: str
-    probability: float  # over the words of the vocabulary, without the marks
+    probability: float  # over the words of the vocabulary, without the marks and the token at the position
 
 
 def substitutes(
     bilm: BiLM, sentence: Sentence, positions: Sequence[int] | None = None, *, top: int = 10
 ) -> list[list[Substitute]]:
-    """Return the words that both directions expect at positions of a sentence.
+    """Return the words that both directions expect at positions of a sentence, other than the token there.
+
+    The words are ranked by p(w | words before) · p(w | words after) / p(w). Both factors contain the frequency of the
+    word, so it is divided out once; p(w) is what the softmax predicts from a zero vector, its biases alone. A model of
+    one direction ranks them by that direction.
 
     Args:
         bilm: A model with a softmax.
@@ -353,9 +357,9 @@ def substitutes(
         InputError: The model has no softmax, or a position is outside the sentence.
 
     >>> import torchelmo
-    >>> [found] = substitutes(torchelmo.load(), ["I", "took", "a", "bow", "."], [4], top=1)
-    >>> found[0].word
-    '.'
+    >>> [found] = substitutes(torchelmo.load(), ["He", "was", "glad", "to", "see", "her", "."], [2], top=3)
+    >>> [substitute.word for substitute in found]
+    ['anxious', 'able', 'pleased']
     """
     softmax, vocabulary = language_model(bilm)
     if top < 1:
@@ -371,13 +375,17 @@ def substitutes(
         return []
     (_, (forward, backward)), *_ = contexts(bilm, [sentence])
     marks = torch.from_numpy(vocabulary.ids([BEGIN, END, UNKNOWN]))
+    tokens = torch.from_numpy(vocabulary.ids(sentence))
+    with torch.no_grad():
+        zero = softmax.weight.new_zeros(1, bilm.config.projection_dim)
+        prior = softmax(zero)[0].double().cpu() * (len(bilm.config.directions) - 1)
     found = []
     for position in wanted:
         # Row k expects token k forward (counted from 0); backward, row 0 expects <S>.
         rows = [x[place] for x, place in ((forward, position), (backward, position + 1)) if x is not None]
         with torch.no_grad():
-            joint = softmax(torch.stack(rows)).double().sum(dim=0).cpu()
-        joint[marks] = -torch.inf
+            joint = softmax(torch.stack(rows)).double().sum(dim=0).cpu() - prior
+        joint[marks] = joint[tokens[position]] = -torch.inf
         best = torch.softmax(joint, dim=0).topk(min(top, len(joint)))
         found.append([Substitute(vocabulary[i], p) for p, i in zip(*(x.tolist() for x in best)) if p > 0])
     return found
