@@ -135,7 +135,7 @@ def test_a_wrong_value_names_the_place(key, value, facts):
 
 @pytest.mark.parametrize("item", ["steps", "=3", " = 3", ""])
 def test_an_override_without_key_or_value(item):
-    with pytest.raises(ConfigError, match=mentions(f"--set {item}", "KEY=VALUE")):
+    with pytest.raises(ConfigError, match=mentions(f"`settings` {item}", "KEY=VALUE")):
         override({}, [item])
 
 
@@ -162,7 +162,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
 
 
 def test_an_override_below_a_value():
-    with pytest.raises(ConfigError, match=mentions("--set steps.x=1", "'steps'")):
+    with pytest.raises(ConfigError, match=mentions("`settings` steps.x=1", "'steps'")):
         override({"steps": 3}, ["steps.x=1"])
 
 

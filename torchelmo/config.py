@@ -210,7 +210,7 @@ def override(data: Mapping[str, Any], overrides: Sequence[str], cls: type[Any] |
     for item in overrides:
         name, equals, text = item.partition("=")
         if not equals or not name.strip():
-            raise ConfigError(f"--set {shorten(item)}: expected KEY=VALUE, for example --set optim.lr=0.1.")
+            raise ConfigError(f"`settings` {shorten(item)}: expected KEY=VALUE, for example optim.lr=0.1.")
         given.append((item, name.strip(), text))
     replaced = {key for _, name, _ in given for key in replaces.get(name, ())}
     result: dict[str, Any] = copy.deepcopy({key: value for key, value in data.items() if key not in replaced})
@@ -218,13 +218,13 @@ def override(data: Mapping[str, Any], overrides: Sequence[str], cls: type[Any] |
         *tables, key = name.split(".")
         if len(tables) >= _MAX_KEY_PARTS:
             raise ConfigError(
-                f"--set {shorten(item)}: expected a key of at most {_MAX_KEY_PARTS} parts, got {len(tables) + 1}."
+                f"`settings` {shorten(item)}: expected a key of at most {_MAX_KEY_PARTS} parts, got {len(tables) + 1}."
             )
         target = result
         for table in tables:
             target = target.setdefault(table, {})
             if not isinstance(target, dict):
-                raise ConfigError(f"--set {shorten(item)}: {table!r} is a value, not a table with keys.")
+                raise ConfigError(f"`settings` {shorten(item)}: {table!r} is a value, not a table with keys.")
         target[key] = _parse_value(item, text, as_text=_accepts_only_text(cls, [*tables, key]))
     return result
 
@@ -348,9 +348,9 @@ def _parse_value(item: str, text: str, *, as_text: bool) -> Any:
     except ValueError as error:
         if as_text:
             return text.strip()
-        raise ConfigError(f"--set {shorten(item)}: expected a value in TOML: {error}.") from error
+        raise ConfigError(f"`settings` {shorten(item)}: expected a value in TOML: {error}.") from error
     if set(content) != {"value"}:
-        raise ConfigError(f"--set {shorten(item)}: expected one value, got several lines.")
+        raise ConfigError(f"`settings` {shorten(item)}: expected one value, got several lines.")
     value = content["value"]
     return value if isinstance(value, str) or not as_text else text.strip()
 

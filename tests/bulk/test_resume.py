@@ -74,13 +74,13 @@ def interrupted(text, out, model, monkeypatch):
     """An unfinished output that broke off at line 7 of 18."""
     error = interrupt_at_line(7, monkeypatch, lambda: embed_file(text, out, model=model, **SMALL))
     (note,) = error.value.__notes__
-    assert all(fact in note for fact in (f"{out}.partial", "lines", "--resume"))
+    assert all(fact in note for fact in (f"{out}.partial", "lines", "resume=True"))
     assert not out.exists()
     return out
 
 
 def test_resuming_gives_the_bytes_of_an_uninterrupted_run(whole, interrupted, text, model):
-    with pytest.raises(OutputExistsError, match=mentions(f"{interrupted}.partial", "--resume", "--overwrite")):
+    with pytest.raises(OutputExistsError, match=mentions(f"{interrupted}.partial", "resume=True", "overwrite=True")):
         embed_file(text, interrupted, model=model, **SMALL)
     result = embed_file(text, interrupted, model=model, resume=True, **SMALL)
     assert (result.n_lines, result.already_complete) == (18, False)
@@ -115,13 +115,13 @@ def test_a_link_is_not_followed(interrupted, text, model, name):
     path = Path(f"{interrupted}.partial", name)
     path.rename(text.with_name("mine"))
     path.symlink_to(text.with_name("mine"))
-    with pytest.raises(OutputError, match=mentions(f"{interrupted}.partial", name, "--overwrite")):
+    with pytest.raises(OutputError, match=mentions(f"{interrupted}.partial", name, "overwrite=True")):
         embed_file(text, interrupted, model=model, resume=True, **SMALL)
 
 
 def test_a_journal_that_ends_within_a_block_is_refused(interrupted, text, model, monkeypatch):
     monkeypatch.setattr(job, "_BATCHES_PER_BLOCK", 1_000)
-    with pytest.raises(OutputError, match=mentions(f"{interrupted}.partial", "journal.jsonl", "--overwrite")):
+    with pytest.raises(OutputError, match=mentions(f"{interrupted}.partial", "journal.jsonl", "overwrite=True")):
         embed_file(text, interrupted, model=model, resume=True, **SMALL)
 
 
@@ -210,20 +210,22 @@ def test_a_kill_at_any_point_loses_and_doubles_nothing(whole, text, out, model, 
     ],
 )
 def test_other_settings_are_refused(interrupted, text, model, options, facts):
-    with pytest.raises(WrongCallError, match=mentions(f"{interrupted}.partial", *facts, "--resume", "--overwrite")):
+    with pytest.raises(
+        WrongCallError, match=mentions(f"{interrupted}.partial", *facts, "resume=True", "overwrite=True")
+    ):
         embed_file(text, interrupted, model=model, resume=True, **SMALL | options)
     assert embed_file(text, interrupted, model=model, resume=True, **SMALL).n_lines == 18  # the refusal changed nothing
 
 
 def test_another_model_is_refused(interrupted, text, tiny_bilm):
-    with pytest.raises(WrongCallError, match=mentions("fingerprint", "--overwrite")):
+    with pytest.raises(WrongCallError, match=mentions("fingerprint", "overwrite=True")):
         embed_file(text, interrupted, model=Elmo(BiLM(tiny_bilm.config)), resume=True, **SMALL)
 
 
 @pytest.mark.parametrize("change", [lambda text: text[:5], lambda text: [*text, "more"], lambda text: ["other", *text]])
 def test_another_text_is_refused(interrupted, text, model, change):
     text.write_text("\n".join(change(TEXT)), encoding="utf-8")
-    with pytest.raises(WrongCallError, match=mentions(f"{interrupted}.partial", "text", "--overwrite")):
+    with pytest.raises(WrongCallError, match=mentions(f"{interrupted}.partial", "text", "overwrite=True")):
         embed_file(text, interrupted, model=model, resume=True, **SMALL)
 
 
@@ -344,7 +346,7 @@ def test_hdf5_gives_the_reason_in_its_message_only():
 
 
 def test_wrong_settings_are_refused(text, out, model):
-    with pytest.raises(WrongCallError, match="--layers"):
+    with pytest.raises(WrongCallError, match="`layers`"):
         embed_file(text, out, model=model, layers="mix")
     with pytest.raises(ConfigError):
         embed_file(text, out, model=model, lang="klingon")

@@ -1,5 +1,6 @@
 """How a call ends: one message, no traceback, the right exit code."""
 
+import ast
 import csv
 import gzip
 import json
@@ -7,16 +8,20 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
 from facts import mentions
 
+import torchelmo
 from torchelmo import BiLMConfig, __version__
 from torchelmo.cli import app
 from torchelmo.cli import exit as ending
 from torchelmo.cli.exit import run
 from torchelmo.errors import OutputError, OutputExistsError, WrongCallError
+
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def test_version(call):
@@ -242,3 +247,29 @@ def test_the_model_may_be_left_out(call, tmp_path, monkeypatch):
     assert call("surprisal", "english-small").code == 2
     result = call("surprisal", "missing.txt")
     assert (result.code, "missing.txt" in result.err) == (2, True)
+
+
+def test_arguments_of_the_library_are_reported_as_flags(call, tmp_path):
+    (tmp_path / "text.txt").write_text("Ann sees it.\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mine").touch()
+    done = call("prepare", tmp_path / "text.txt", "--out", tmp_path / "data")
+    assert re.search(mentions(tmp_path / "data", "--out", "--overwrite"), done.err)
+
+
+def test_every_flag_that_replaces_an_argument_exists():
+    commands = json.loads((Path(__file__).parents[1] / "pinned" / "commands.json").read_text())
+    assert set(ending._FLAGS.values()) <= {flag for flags in commands.values() for flag in flags}
+
+
+def test_messages_of_the_library_name_no_flags():
+    """A Python user has no flags. `tasks/table.py` calls the command line in other processes."""
+    package = Path(torchelmo.__file__).parent
+    for path in package.rglob("*.py"):
+        if path.parent.name == "cli" or path.name == "table.py":
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        docstrings = {ast.get_docstring(node, clean=False) for node in ast.walk(tree) if isinstance(node, DOCUMENTED)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in docstrings:
+                assert not re.search(r"(?<![\w-])--[a-z]", node.value), f"{path}:{node.lineno}: {node.value}"

@@ -84,7 +84,7 @@ def test_a_token_that_a_line_cannot_hold_is_named(token, tmp_path):
 
 
 def test_an_empty_text_is_refused_and_leaves_nothing(tmp_path):
-    with pytest.raises(InputError, match=mentions("--heldout")):
+    with pytest.raises(InputError, match=mentions("`heldout`")):
         write_corpus(tmp_path / "data", [[]])
     assert list(tmp_path.iterdir()) == []
 
@@ -102,7 +102,7 @@ def test_a_folder_that_is_in_use_is_not_overwritten(folder):
 
 def test_a_missing_part_says_how_to_get_it(tmp_path):
     write_corpus(tmp_path / "data", TRAIN)
-    with pytest.raises(InputError, match=mentions(tmp_path / "data", "--heldout")):
+    with pytest.raises(InputError, match=mentions(tmp_path / "data", "`heldout`")):
         Corpus(tmp_path / "data", "heldout")
     assert not list((tmp_path / "data").glob(".*"))
 

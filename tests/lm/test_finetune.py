@@ -109,7 +109,7 @@ def test_a_folder_of_something_else_is_left_alone(model, text):
 
 def test_text_without_a_held_out_line_is_refused(model, tmp_path):
     (tmp_path / "short.txt").write_text("ann sees the dog .\n")
-    with pytest.raises(InputError, match=mentions("--heldout")):
+    with pytest.raises(InputError, match=mentions("`heldout`")):
         fine_tune(model, [tmp_path / "short.txt"], tmp_path / "out", heldout=0.0, pretokenized=True)
     assert not (tmp_path / "out").exists()  # so that the advice can be followed
 
@@ -168,7 +168,7 @@ def test_a_stopped_call_is_not_finished_and_can_be_resumed_exactly(model, text, 
             result = tune(arguments, broken, resume=True, stop=stop)
             assert not result.finished
             assert not (broken / "config.json").exists()
-            with pytest.raises(OutputExistsError, match=mentions(broken, "--resume", "--overwrite")):
+            with pytest.raises(OutputExistsError, match=mentions(broken, "resume=True", "overwrite=True")):
                 tune(arguments, broken)
             n_stops += 1
     finally:

@@ -154,7 +154,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_was_good(data, t
 def test_a_folder_with_a_run_is_not_written_over(data, tmp_path):
     config = tiny_config(data, tmp_path / "run", steps=2)
     pretrain(config)
-    with pytest.raises(OutputExistsError, match=mentions(config.out, "--resume", "--overwrite")):
+    with pytest.raises(OutputExistsError, match=mentions(config.out, "resume=True", "overwrite=True")):
         pretrain(config)
     note = tmp_path / "run" / "notes.txt"
     note.write_text("mine")
@@ -234,7 +234,7 @@ def test_other_data_or_settings_cannot_be_resumed_with(data, tmp_path):
 
 def test_settings_that_do_not_fit_the_data_or_the_machine(data, tmp_path):
     config = tiny_config(data, tmp_path / "run")
-    with pytest.raises(ConfigError, match=mentions(data, 8, "--max-characters 9")):
+    with pytest.raises(ConfigError, match=mentions(data, 8, "`max_characters` 9")):
         Run(replace(config, model={**config.model, "max_characters": 9}))
     with pytest.raises(ConfigError, match=mentions("batch_size", 3, 4)):
         Run(config, World(0, 3))

@@ -173,7 +173,7 @@ def test_too_short_for_a_held_out_part_is_said(text, tmp_path, caplog):
 @pytest.mark.parametrize("content", ["", "\n\n  \n"])
 def test_text_without_a_token_is_refused_and_leaves_nothing(content, tmp_path):
     (tmp_path / "empty.txt").write_text(content, encoding="utf-8")
-    with pytest.raises(InputError, match=mentions("--heldout")):
+    with pytest.raises(InputError, match=mentions("`heldout`")):
         prepare([tmp_path / "empty.txt"], tmp_path / "data")
     assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
 
@@ -229,17 +229,17 @@ def test_only_prepared_text_is_overwritten(text, lines, tmp_path):
     out = tmp_path / "data"
     out.mkdir()
     prepare([text], out, heldout=0)  # an empty folder is fine
-    with pytest.raises(OutputExistsError, match=mentions(out, "--out", "--overwrite")):
+    with pytest.raises(OutputExistsError, match=mentions(out, "`out`", "overwrite=True")):
         prepare([lines], out)
     prepare([lines], out, overwrite=True, heldout=0, pretokenized=True)
     assert len(sentences(out)) == 500
     other = tmp_path / "photos"
     other.mkdir()
     (other / "holiday.jpg").touch()
-    with pytest.raises(OutputExistsError, match=mentions(other, "--out")):
+    with pytest.raises(OutputExistsError, match=mentions(other, "`out`")):
         prepare([text], other, overwrite=True)
     (out / "notes.txt").write_text("mine")
-    with pytest.raises(OutputExistsError, match=mentions(out, "--out")):
+    with pytest.raises(OutputExistsError, match=mentions(out, "`out`")):
         prepare([text], out, overwrite=True)
     assert (out / "notes.txt").read_text() == "mine"
 
@@ -281,7 +281,7 @@ def test_old_text_is_there_until_the_new_one_is(text, lines, tmp_path, monkeypat
 
 def test_a_worker_that_is_killed_is_reported(lines, tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "_work", _die)
-    with pytest.raises(TorchelmoError, match=mentions("--workers", "__main__")):
+    with pytest.raises(TorchelmoError, match=mentions("`workers`", "__main__")):
         prepare([lines], tmp_path / "data", pretokenized=True, workers=2)
     assert not (tmp_path / "data").exists()
 
@@ -325,7 +325,7 @@ def test_a_text_without_rare_words_cannot_train_the_unknown_word(tmp_path, caplo
     (tmp_path / "text.txt").write_text("a bow\na bow\n")
     card = prepare([tmp_path / "text.txt"], tmp_path / "data", heldout=0, pretokenized=True)
     assert (card["min_count"], card["vocabulary"]) == (1, 5)
-    assert re.search(mentions("<UNK>", "--vocab-size"), caplog.text)
+    assert re.search(mentions("<UNK>", "`vocab_size`"), caplog.text)
 
 
 def _die(block):

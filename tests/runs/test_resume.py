@@ -36,7 +36,7 @@ def test_a_run_locks_and_marks_its_folder(tmp_path):
         folder.start(note=1)
         (out / "model.bin").write_text("x")
     assert contents(out) == {MARKER, "model.bin"}
-    with pytest.raises(OutputExistsError, match=mentions(out, "--resume", "--overwrite")), claim(out):
+    with pytest.raises(OutputExistsError, match=mentions(out, "resume=True", "overwrite=True")), claim(out):
         pass
     with claim(out, resume=True) as folder:
         assert folder.details["note"] == 1

@@ -336,7 +336,7 @@ def test_overwrite_replaces_all_that_a_run_wrote(data, bilm_folder, tmp_path):
     first = {"elmo": {"place": "input", "model": str(bilm_folder)}, "words": {"vectors": vectors, "dim": 0}}
     train(pos_config(data, tmp_path / "run", epochs=1, **first))
     (tmp_path / "run" / "mine.txt").write_text("kept")
-    with pytest.raises(OutputExistsError, match=mentions(tmp_path / "run", "--resume", "--overwrite")):
+    with pytest.raises(OutputExistsError, match=mentions(tmp_path / "run", "resume=True", "overwrite=True")):
         train(pos_config(data, tmp_path / "run", epochs=1))
     train(pos_config(data, tmp_path / "run", epochs=1), overwrite=True)
     train(pos_config(data, tmp_path / "new", epochs=1))

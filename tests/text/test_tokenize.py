@@ -187,7 +187,7 @@ def test_a_language_that_needs_another_package_names_it(lang):
     try:
         Tokenizer(lang)
     except ConfigError as error:
-        assert mentions_all(str(error), lang, "--pretokenized")  # noqa: PT017
+        assert mentions_all(str(error), lang, "`pretokenized`")  # noqa: PT017
         assert "\n" not in str(error)  # noqa: PT017
 
 

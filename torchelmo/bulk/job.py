@@ -316,28 +316,31 @@ def _split_rows(reader: RowReader, lang: str | None, n_lines: int | None) -> Ite
 def check_paths(input: str | Path, out: Path, *, resume: bool, overwrite: bool) -> None:
     """Check everything about the paths of `embed_file` that can be known before any work."""
     if resume and overwrite:
-        raise WrongCallError("Expected --resume, which continues a run, or --overwrite, which starts again; got both.")
+        raise WrongCallError(
+            "Expected resume=True, which continues a run, or overwrite=True, which starts again; got both."
+        )
     if out.suffix not in FORMATS:
-        raise WrongCallError(f"--out {out}: expected a name that ends in {', '.join(FORMATS)}.")
+        raise WrongCallError(f"`out` {out}: expected a name that ends in {', '.join(FORMATS)}.")
     if str(input) != "-":
         require_file(input, "a text file")
         if out.exists() and os.path.samefile(input, out):
-            raise WrongCallError(f"--out {out}: is the input itself. Choose another name.")
+            raise WrongCallError(f"`out` {out}: is the input itself. Choose another name.")
     if out.is_dir():
-        raise WrongCallError(f"--out {out}: expected the name of a file, found a directory.")
+        raise WrongCallError(f"`out` {out}: expected the name of a file, found a directory.")
     if out.exists() and not (overwrite or resume):
-        raise OutputExistsError(f"--out {out}: exists. Choose another name, or replace it with --overwrite.")
+        raise OutputExistsError(f"`out` {out}: exists. Choose another name, or replace it with overwrite=True.")
     partial = partial_folder(out)
     if not partial.exists() and not partial.is_symlink():
         return
     if not is_ours(partial):
         raise OutputExistsError(
             f"{partial}: expected the unfinished output of an earlier run, found something else, which was left alone. "
-            "Move it away, or choose another --out."
+            "Move it away, or choose another `out`."
         )
     if not (resume or overwrite):
         raise OutputExistsError(
-            f"{partial}: an earlier run was interrupted. Continue it with --resume, or start again with --overwrite."
+            f"{partial}: an earlier run was interrupted. Continue it with resume=True, or start again with "
+            "overwrite=True."
         )
 
 
@@ -356,7 +359,7 @@ def _check_layers(layers: str, n_layers: int) -> str:
         return layers
     near = difflib.get_close_matches(layers, LAYERS, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise WrongCallError(f"--layers {layers}: expected {', '.join(LAYERS)}, or an index from 0 to {n_layers}.{hint}")
+    raise WrongCallError(f"`layers` {layers}: expected {', '.join(LAYERS)}, or an index from 0 to {n_layers}.{hint}")
 
 
 def _check_space(job: PartialOutput, output: Output) -> None:
@@ -366,7 +369,7 @@ def _check_space(job: PartialOutput, output: Output) -> None:
     if needed > free:
         raise OutputError(
             f"{job.out}: could not be written (No space left on device): the vectors need {needed / 1e9:,.1f} GB more, "
-            f"{free / 1e9:,.1f} GB are free. Free some space, or choose another place, --pool, --layers or --dtype."
+            f"{free / 1e9:,.1f} GB are free. Free some space, or choose another place, `pool`, `layers` or `dtype`."
         )
 
 
@@ -393,12 +396,12 @@ def _already_complete(out: Path, settings: _Settings, shape: Shape, reader: RowR
         with VectorFile(out) as file:
             found, n_lines, n_tokens = file.settings, len(file), file.n_tokens
     except TorchelmoError as error:
-        raise OutputExistsError(f"--out {out}: exists, and is not the output of this call ({error})") from error
+        raise OutputExistsError(f"`out` {out}: exists, and is not the output of this call ({error})") from error
     for name, value in expected.items():
         if (found.get(name) or None) != value:
             raise OutputExistsError(
-                f"--out {out}: exists, with {name} = {found.get(name)!r}, and this call has {value!r}. "
-                "Choose another name, or replace it with --overwrite."
+                f"`out` {out}: exists, with {name} = {found.get(name)!r}, and this call has {value!r}. "
+                "Choose another name, or replace it with overwrite=True."
             )
     if is_ours(partial_folder(out)):
         remove_partial(partial_folder(out))  # the process was killed after the output had got its name

@@ -75,7 +75,9 @@ class PartialOutput:
             except BaseException as error:
                 self._stack.close()
                 if self.n_committed:
-                    error.add_note(f"{self.folder} has the first {self.n_committed:,} lines; continue with --resume.")
+                    error.add_note(
+                        f"{self.folder} has the first {self.n_committed:,} lines; continue with resume=True."
+                    )
                 elif self._started:
                     remove_partial(self.folder)
                 remove_empty_folders(created)
@@ -139,7 +141,7 @@ class PartialOutput:
             if settings.get(name) != value:
                 raise WrongCallError(
                     f"{self.folder}: was started with {name} = {short_repr(settings.get(name))}, this call has "
-                    f"{short_repr(value)}. Use --resume with the arguments of the first call, or --overwrite."
+                    f"{short_repr(value)}. Use resume=True with the arguments of the first call, or overwrite=True."
                 )
         self._check_files()
         self._compare_text(lines, card.get("text_sha256"), output)
@@ -259,7 +261,7 @@ class PartialOutput:
     def _other_text(self, difference: str) -> WrongCallError:
         return WrongCallError(
             f"{self.folder}: was started with another text: {difference}. Resume with the same text, or start again "
-            "with --overwrite."
+            "with overwrite=True."
         )
 
     def _verify_records(self, output: Output) -> None:
@@ -293,7 +295,7 @@ class PartialOutput:
         return True
 
     def _damaged(self, problem: str) -> OutputError:
-        return OutputError(f"{self.folder}: cannot be resumed: {problem}. Start again with --overwrite.")
+        return OutputError(f"{self.folder}: cannot be resumed: {problem}. Start again with overwrite=True.")
 
 
 def text_bytes(text: str, id: str | None) -> bytes:

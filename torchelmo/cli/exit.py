@@ -42,6 +42,27 @@ _UsageError = next(base for base in typer.BadParameter.__mro__ if base.__name__ 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
+# The library names its arguments (`heldout`, overwrite=True); a command names the flags that set them.
+_FLAGS = {
+    "dtype": "--dtype",
+    "heldout": "--heldout",
+    "lang": "--lang",
+    "layers": "--layers",
+    "max_characters": "--max-characters",
+    "out": "--out",
+    "overwrite": "--overwrite",
+    "pool": "--pool",
+    "pretokenized": "--pretokenized",
+    "questions": "--question",
+    "resume": "--resume",
+    "settings": "--set",
+    "to": "--to",
+    "vocab_size": "--vocab-size",
+    "workers": "--workers",
+}
+_ARGUMENT = re.compile(rf"`({'|'.join(_FLAGS)})`|\b({'|'.join(_FLAGS)})=True\b")
+
+
 class Terminated(KeyboardInterrupt):
     """SIGTERM, which ends a run in the same orderly way as Ctrl-C."""
 
@@ -126,6 +147,15 @@ def escape_control(text: str) -> str:
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
+def name_flags(message: str) -> str:
+    """Replace the arguments of library functions by the flags of the commands.
+
+    >>> name_flags("Choose another `out`, or add overwrite=True.")
+    'Choose another --out, or add --overwrite.'
+    """
+    return _ARGUMENT.sub(lambda match: _FLAGS[match[1] or match[2]], message)
+
+
 def stopped(number: int | None) -> typer.Exit:
     """Return the exception for a run that ended early and in order because of signal `number`."""
     return typer.Exit(TERMINATED if number == signal.SIGTERM else INTERRUPTED)
@@ -177,7 +207,7 @@ def _print_error(message: str, error: BaseException) -> None:
     """Print a message and the notes of the error (such as how to continue) in one line."""
     with contextlib.suppress(OSError):  # standard error may be closed too
         line = " ".join([message, *getattr(error, "__notes__", [])])
-        print(escape_control(line), file=sys.stderr, flush=True)
+        print(escape_control(name_flags(line)), file=sys.stderr, flush=True)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -217,7 +247,7 @@ class _StderrHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):
-            print(escape_control(self.format(record)), file=sys.stderr)
+            print(escape_control(name_flags(self.format(record))), file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -70,7 +70,7 @@ def convert(
     folder = find_model(source)
     form: Form = to or ("official" if model_kind(folder) == "folder" else "folder")
     if form == "official" and dtype != "float32":
-        raise WrongCallError(f"--dtype {dtype}: official files are float32. Leave it out, or use --to folder.")
+        raise WrongCallError(f"`dtype` {dtype}: official files are float32. Leave it out, or use `to` folder.")
     _check_target(folder, target, form, overwrite)
     bilm = load(source)
     if form == "folder":
@@ -158,4 +158,4 @@ def _check_target(source: Path, target: Path, form: Form, overwrite: bool) -> No
             f"{target}: holds {', '.join(other)}, of a model in another form. Choose another folder."
         )
     if found and not overwrite:
-        raise OutputExistsError(f"{target}: holds a model. Choose another folder, or add --overwrite.")
+        raise OutputExistsError(f"{target}: holds a model. Choose another folder, or add overwrite=True.")

@@ -62,7 +62,7 @@ class Corpus:
         if not self.has_part(part):
             raise InputError(
                 f"{self.folder}: expected a {part} part, but this text was prepared without one. "
-                "Prepare it again with --heldout and a larger fraction, or with files."
+                "Prepare it again with a larger share or with files as `heldout`."
             )
         self.n_types: int = self.card["types"]
         self.tokens: npt.NDArray[np.uint32] = self._array(f"{part}.tokens.npy", "uint32", (None,))
@@ -223,7 +223,7 @@ class CorpusWriter:
         if not train.n_sentences:
             raise InputError(
                 f"{where}: expected text to train on, found no token in the training part. "
-                "Check the files; a small text may need a smaller --heldout."
+                "Check the files; a small text may need a smaller `heldout`."
             )
         first = self._first_words(vocabulary)
         words = list(self._numbers)

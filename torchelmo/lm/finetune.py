@@ -204,7 +204,7 @@ def _require_heldout(card: Mapping[str, Any]) -> None:
     if "heldout" not in card["parts"]:
         raise InputError(
             "fine-tune: expected held-out text, which decides when to stop, but no line was held out. "
-            "Use a larger --heldout, or a file."
+            "Use a larger `heldout`, or a file."
         )
 
 

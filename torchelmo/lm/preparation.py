@@ -264,7 +264,7 @@ def split_blocks(
     except BrokenProcessPool as error:
         raise TorchelmoError(
             "A worker process ended before its work was done: it was killed, perhaps because memory ran out, or it "
-            "could not start. Try fewer --workers; in a script, call prepare below `if __name__ == '__main__':`."
+            "could not start. Try fewer `workers`; in a script, call prepare below `if __name__ == '__main__':`."
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
@@ -393,13 +393,13 @@ def _check_out(out: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise OutputExistsError(
-            f"{out}: expected a new or empty folder, found something there. Choose another --out, or replace "
-            "prepared text with --overwrite."
+            f"{out}: expected a new or empty folder, found something there. Choose another `out`, or replace "
+            "prepared text with overwrite=True."
         )
     if not _is_corpus(out):
         raise OutputExistsError(
             f"{out}: only prepared text can be overwritten, and this is something else, or holds other files too. "
-            "It was left alone: choose another --out."
+            "It was left alone: choose another `out`."
         )
 
 
@@ -427,5 +427,5 @@ def _warn(card: Card, share: float) -> None:
     elif not card["parts"]["train"]["oov_rate"]:
         log.warning(
             "The vocabulary covers the whole training text, so a model cannot learn the probability of unknown words "
-            "(<UNK>). Use a smaller --vocab-size."
+            "(<UNK>). Use a smaller `vocab_size`."
         )

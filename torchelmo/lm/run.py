@@ -321,7 +321,7 @@ class Run:
         if width != expected:
             raise ConfigError(
                 f"{self.config.data}: was prepared with {width} characters per word, but the model reads "
-                f"{expected}. Prepare the text again with --max-characters {expected}."
+                f"{expected}. Prepare the text again with `max_characters` {expected}."
             )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the file is mapped read-only, and is only read

@@ -233,7 +233,7 @@ def _advice(folder: Path) -> str:
     before = [path for path in checkpoints(folder.parent.parent) if path.name < folder.name]
     if before:
         return f"Remove {folder} to resume from {before[-1].name}."
-    return "Start again with --overwrite."
+    return "Start again with overwrite=True."
 
 
 @contextlib.contextmanager

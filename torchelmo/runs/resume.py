@@ -152,8 +152,8 @@ class RunFolder:
             )
         if not self.resume and not self.overwrite:
             raise OutputExistsError(
-                f"{self.out}: holds a run already. Continue it with --resume, replace it with --overwrite, or choose "
-                "another out."
+                f"{self.out}: holds a run already. Continue it with resume=True, replace it with overwrite=True, or "
+                "choose another out."
             )
         return True
 

@@ -126,8 +126,8 @@ Token(text='!', start=9, end=10)]]
                 "between words). Choose one of them"
             )
             raise ConfigError(
-                f"Language {self.lang!r}: {problem}, or split the text with a tokenizer of your choice and pass tokens "
-                "(--pretokenized on the command line)."
+                f"Language {self.lang!r}: {problem}, or split the text with a tokenizer of your choice and "
+                "pass tokens (files: `pretokenized`)."
             ) from error
 
     def _warn_of_unsplit_text(self, types: list[str]) -> None:
@@ -139,8 +139,8 @@ Token(text='!', start=9, end=10)]]
                 self._warned = True
                 log.warning(
                     "The text is in a script without spaces between words, which the rules for language %r do not "
-                    "split: %r… is one token. Use --lang zh for Chinese (ja, th and others need another package), or "
-                    "split the text with a tokenizer for its language and use --pretokenized.",
+                    "split: %r… is one token. Set `lang` to zh for Chinese (ja, th and others need another package), "
+                    "or split the text with a tokenizer for its language and pass tokens (files: `pretokenized`).",
                     self.lang,
                     token[:12],
                 )

@@ -116,7 +116,7 @@ def test_what_is_wrong_in_a_file_is_named_by_its_place(tmp_path, change, message
         ("[]", ("'data'", "[]")),
         ('{"version": 1}', ("'data'", "'version'")),
         ("{", ("JSON", "SQuAD")),
-        ("Ann lives in Rome.", ("--question",)),
+        ("Ann lives in Rome.", ("`questions`",)),
         ('{"context": "a b", "question": "c"}\n{"context"', ("line 2", "JSON")),
         ('{"context": "a b", "question": "c"}\n{"context": "a"}', ("line 2", "'question'")),
         ('{"context": "a b", "question": "c"}\n\n[]', ("line 3", "JSON", "'[]'")),

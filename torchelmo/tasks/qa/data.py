@@ -106,7 +106,7 @@ def read_squad(path: Path, options: QuestionData) -> list[Question]:
 def read_questions(source: Source, options: QuestionData) -> list[Question]:
     """Read questions without answers: those of `source`, asked about each of its texts, or those of a JSON file."""
     if not source.questions:
-        records = _read_records(source.path, " To ask about a plain text, use --question.")
+        records = _read_records(source.path, " To ask about a plain text, use `questions`.")
     else:
         contexts = ["\n".join(read_lines(source.path))] if source.texts is None else source.texts
         for context in contexts:
