@@ -4,6 +4,9 @@
 """
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from pinned.make_pins import COMMANDS, list_commands, walk_commands
@@ -25,6 +28,16 @@ def test_every_command_option_and_argument_has_help(words):
     assert command.help
     without = [parameter.name for parameter in command.params if not parameter.help]
     assert not without, f"torchelmo {' '.join(words)}: no help text for {', '.join(without)}."
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"), [("torchelmo perp", "perplexity"), ("torchelmo task predict --for", "--format")]
+)
+def test_a_shell_can_complete_commands_and_options(words, expected):
+    environment = {"_TORCHELMO_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    command = [sys.executable, "-m", "torchelmo"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | environment)
+    assert done.stdout.split() == [expected]
 
 
 def _names(commands: dict[str, list[str]]) -> set[str]:

@@ -35,6 +35,14 @@ def test_help(call, command):
     assert f"torchelmo {''.join(command)}" in result.out
 
 
+def test_the_list_of_commands_is_not_cut(call):
+    listed = call("help")
+    assert listed.code == 0
+    assert listed == call("--help")
+    assert not re.search(r"[^\]]\.\.\.\n", listed.out), listed.out
+    assert call("help", "task", "train") == call("task", "train", "--help")
+
+
 def test_any_encoding_of_the_system_will_do():
     """As where a program is redirected on Windows: neither λ nor … is a fault."""
     command = [sys.executable, "-m", "torchelmo", "task", "train", "--help"]

@@ -4,6 +4,7 @@ A command is a function with typed arguments, listed in COMMANDS or in the dict 
 is slow to import (torch, h5py, spaCy) inside functions, so that --help is quick.
 """
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NoReturn
@@ -36,6 +37,7 @@ ANALYSE_COMMANDS: dict[str, Callable[..., None]] = {
     "wsd": analyse.wsd,
     "neighbours": analyse.neighbours,
 }
+_COMPLETION = "_TORCHELMO_COMPLETE"  # set by the completion script that Typer writes
 _HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
@@ -47,6 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _call(arguments: list[str]) -> None:
+    if _COMPLETION in os.environ:  # a shell asks for the possible next words
+        app(prog_name="torchelmo")
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     # app() would handle Ctrl-C, SIGTERM and a closed pipe itself, and lose the notes on how to resume.
     command: Any = typer.main.get_command(app)
     with command.make_context("torchelmo", arguments) as context:
@@ -73,20 +79,21 @@ def _about(
     """
 
 
-def _group(name: str, commands: dict[str, Callable[..., None]]) -> typer.Typer:
+def _group(name: str, commands: dict[str, Callable[..., None]], *, completion: bool = False) -> typer.Typer:
     group = typer.Typer(
         name=name,
-        add_completion=False,
+        add_completion=completion,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings=_HELP_NAMES,
     )
     for command, function in commands.items():
-        group.command(command, context_settings=_HELP_NAMES)(function)
+        summary = (function.__doc__ or "").partition("\n")[0]  # Typer would cut it in the list of commands
+        group.command(command, short_help=summary, context_settings=_HELP_NAMES)(function)
     return group
 
 
-app = _group("torchelmo", COMMANDS)
+app = _group("torchelmo", COMMANDS, completion=True)
 app.callback()(_about)
 app.add_typer(_group("task", TASK_COMMANDS), help="Train, evaluate and use the task models of the paper.")
 app.add_typer(_group("analyse", ANALYSE_COMMANDS), help="Examine what the layers encode, as in the paper.")

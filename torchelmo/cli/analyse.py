@@ -95,7 +95,7 @@ def wsd(
 
 def neighbours(
     texts: Annotated[
-        list[str], typer.Argument(metavar="TEXT…", help="Where to look: text files (also .gz, .bz2, .xz), or -.")
+        list[str], typer.Argument(metavar="TEXT", help="Where to look: text files (also .gz, .bz2, .xz), or -.")
     ],
     sentence: Annotated[str, typer.Option(help="The sentence with the word.")],
     word: Annotated[str | None, typer.Option(help="The word, if it occurs once in the sentence.")] = None,

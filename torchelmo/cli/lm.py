@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Texts = Annotated[
     list[str],
-    typer.Argument(metavar="TEXT…", help="Text files (also .gz, .bz2, .xz), globs, or -. A line is a paragraph."),
+    typer.Argument(metavar="TEXT", help="Text files (also .gz, .bz2, .xz), globs, or -. A line is a paragraph."),
 ]
 
 

@@ -18,7 +18,7 @@ Model = Annotated[
 ModelAndTexts = Annotated[
     list[str],
     typer.Argument(
-        metavar="[MODEL] TEXT…",
+        metavar="[MODEL] TEXT",
         help="The model (default: english-small), then text files (also .gz, .bz2, .xz), globs, or - for standard "
         "input. A line is a paragraph.",
     ),
