@@ -120,7 +120,7 @@ def test_the_wheel_has_every_file_of_the_package_and_nothing_else(installed):
 
 
 def test_recipes_are_found_by_name(installed):
-    program = "from torchelmo.cli.options import find_recipe; print(find_recipe('pretrain', 'laptop'))"
+    program = "from torchelmo.config import find_recipe; print(find_recipe('pretrain', 'laptop'))"
     path = Path(installed.run("python", "-c", program).strip())
     assert path.is_relative_to(installed.environment)
     assert path.read_text(encoding="utf-8") == (ROOT / "experiments/pretrain/laptop.toml").read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from torchelmo.errors import ConfigError, short_repr, shorten
 from torchelmo.files import check_depth, read_bounded
@@ -100,13 +100,13 @@ def check_ranges(config: Any) -> None:
         _check_range(hint, getattr(config, name, None), name)
 
 
-def load_config(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> T:
+def load_config(cls: type[T], path: str | Path, settings: Sequence[str] = ()) -> T:
     """Read a TOML file into a dataclass.
 
     Args:
         cls: The dataclass.
         path: The TOML file.
-        overrides: Settings that override those of the file, as "key.sub=value".
+        settings: Settings that override those of the file, as "key.sub=value".
 
     Returns:
         The settings.
@@ -115,7 +115,35 @@ def load_config(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -
         ConfigError: The file is not TOML, or a key or a value does not fit `cls`.
         MissingFileError: There is no such file.
     """
-    return build_config(cls, override(read_toml(path), overrides, cls), where=str(path))
+    return build_config(cls, override(read_toml(path), settings, cls), where=str(path))
+
+
+def find_recipe(kind: Literal["pretrain", "tasks"], name: str | Path) -> Path:
+    """Return the TOML file of a recipe in the package by its name. A path is returned as it is.
+
+    Args:
+        kind: The folder of the recipe.
+        name: The name of a recipe, such as "laptop", or the path of a file.
+
+    Raises:
+        ConfigError: There is neither a file nor a recipe of this name.
+
+    >>> find_recipe("pretrain", "tiny").name
+    'tiny.toml'
+    """
+    path = Path(name)
+    if path.exists() or path.suffix or len(path.parts) != 1:
+        return path
+    package = Path(__file__).parent
+    # The wheel holds the experiments inside the package; in a source tree they are beside it.
+    folder = next(
+        (base / "experiments" / kind for base in (package, package.parent) if (base / "experiments").is_dir()), path
+    )
+    recipe = folder / f"{name}.toml"
+    if not recipe.exists():
+        known = ", ".join(sorted(file.stem for file in folder.glob("*.toml")))
+        raise ConfigError(f"{name}: expected a TOML file, or the name of a recipe: {known}. Found neither.")
+    return recipe
 
 
 def read_toml(path: str | Path, *, max_bytes: int = _MAX_TOML_BYTES) -> dict[str, Any]:
@@ -184,12 +212,12 @@ def config_to_dict(config: Any) -> dict[str, Any]:
     return {key: _plain(value) for key, value in dataclasses.asdict(config).items()}
 
 
-def override(data: Mapping[str, Any], overrides: Sequence[str], cls: type[Any] | None = None) -> dict[str, Any]:
+def override(data: Mapping[str, Any], settings: Sequence[str], cls: type[Any] | None = None) -> dict[str, Any]:
     """Apply "key.sub=value" settings to plain data. A value is parsed as TOML; if it is not TOML, it is text.
 
     Args:
         data: The settings to change; they are copied.
-        overrides: The changes, in order.
+        settings: The changes, in order.
         cls: The dataclass that the settings are for. A value stays text if its field accepts only text. If `cls` has
             a mapping REPLACES, setting a key removes the keys of `data` that REPLACES lists for it.
 
@@ -207,7 +235,7 @@ def override(data: Mapping[str, Any], overrides: Sequence[str], cls: type[Any] |
     """
     replaces: Mapping[str, Sequence[str]] = getattr(cls, "REPLACES", {})
     given = []
-    for item in overrides:
+    for item in settings:
         name, equals, text = item.partition("=")
         if not equals or not name.strip():
             raise ConfigError(f"`settings` {shorten(item)}: expected KEY=VALUE, for example optim.lr=0.1.")

@@ -17,7 +17,6 @@ from torchelmo.cli.options import (
     Resume,
     Settings,
     check_resume,
-    find_recipe,
     split_model_and_texts,
 )
 from torchelmo.errors import WrongCallError
@@ -106,7 +105,7 @@ def pretrain(
     Ctrl-C and SIGTERM end a run after the current step, with a checkpoint. On several processes or machines: torchrun
     --nproc-per-node N -m torchelmo pretrain CONFIG.
     """
-    from torchelmo.config import load_config
+    from torchelmo.config import find_recipe, load_config
     from torchelmo.lm.config import PretrainConfig
     from torchelmo.lm.loop import make_plan
     from torchelmo.lm.loop import pretrain as run

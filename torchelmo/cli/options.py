@@ -77,27 +77,6 @@ def check_resume(resume: bool, overwrite: bool) -> None:
         raise WrongCallError("Expected --resume, which continues a run, or --overwrite, which starts again; got both.")
 
 
-def find_recipe(kind: Literal["pretrain", "tasks"], name: str) -> Path:
-    """Return the TOML file that a path or the name of a recipe in the package means.
-
-    >>> find_recipe("pretrain", "tiny").name
-    'tiny.toml'
-    """
-    path = Path(name)
-    if path.exists() or path.suffix or len(path.parts) != 1:
-        return path
-    package = Path(__file__).parent.parent
-    # The wheel holds the experiments inside the package; in a source tree they are beside it.
-    folder = next(
-        (base / "experiments" / kind for base in (package, package.parent) if (base / "experiments").is_dir()), path
-    )
-    recipe = folder / f"{name}.toml"
-    if not recipe.exists():
-        known = ", ".join(sorted(file.stem for file in folder.glob("*.toml")))
-        raise WrongCallError(f"{name}: expected a TOML file, or the name of a recipe: {known}. Found neither.")
-    return recipe
-
-
 def check_text(path: str) -> None:
     """Check that a text file exists, before a model is loaded, which takes longer."""
     if path != "-":

@@ -19,7 +19,6 @@ from torchelmo.cli.options import (
     Threads,
     check_resume,
     check_text,
-    find_recipe,
     use_device,
 )
 from torchelmo.errors import InputError, WrongCallError
@@ -77,7 +76,7 @@ def train(
     Settings come from the TOML file, then from the flags, then from --set. A frozen biLM runs once over every sentence,
     and its layers are cached.
     """
-    from torchelmo.config import build_config, override, read_toml
+    from torchelmo.config import build_config, find_recipe, override, read_toml
     from torchelmo.runs.resume import Stop
     from torchelmo.runtime import keep_freed_memory
     from torchelmo.tasks.config import TaskConfig
