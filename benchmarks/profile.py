@@ -26,7 +26,7 @@ _PARTS = (
 )
 _PRODUCTS = ("addmm", "mm", "bmm", "baddbmm", "_linear_pointwise", "linear_dynamic_fp16")
 _GATES = ("sigmoid_", "sigmoid", "mul_", "addcmul_", "sub_", "clamp_", "clamp", "lerp", "relu_", "add_")
-_CONVOLUTIONS = ("_embedding_bag", "embedding_bag", "amax", "unfold")
+_TABLES = ("_embedding_bag_forward_only", "_embedding_bag", "amax")
 
 
 def main() -> None:
@@ -79,7 +79,7 @@ def part_of(operator: str, shapes: list[list[int]], config: BiLMConfig) -> str:
     """Return the part of the model that an operator belongs to, judged by the shapes of its inputs."""
     name = operator.split("::")[-1]
     widths = {shape[-1] for shape in shapes if shape}
-    if name in _CONVOLUTIONS:
+    if name in _TABLES:
         return "character tables"
     if name in _PRODUCTS:
         if config.n_filters in widths and name not in ("bmm", "baddbmm"):

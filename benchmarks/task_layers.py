@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from benchmarks.common import machine, sample_sentences
+from benchmarks.common import print_header, sample_sentences
 from torchelmo.tasks.layers.basic import BiRNN, lengths_mask
 from torchelmo.tasks.srl.model import HighwayLSTM
 from torchelmo.text.batching import training_batches
@@ -53,7 +53,7 @@ def main() -> None:
     given = parser.parse_args()
     clock = time.perf_counter if given.clock == "wall" else time.process_time
 
-    print(f"{machine()}, PyTorch {torch.__version__}\n")
+    print_header()
     print("| layer | rows, input → hidden | threads | ours ms | packed ms | reference ms | gain |")
     print("|---|---|---|---|---|---|---|")
     for case in cases():

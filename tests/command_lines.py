@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from torchelmo.cli import app, main
-from torchelmo.config import load_config
+from torchelmo.config import find_recipe, load_config
 
 ROOT = Path(__file__).parent.parent
 
@@ -30,6 +30,8 @@ def check_call(words, where=""):
         raise AssertionError(f"{where}: {' '.join(words)}: {error}") from error
     if name == ["pretrain"]:
         _check_pretrain_settings(context.params)
+    if name == ["task", "train"] and context.params["config"]:
+        find_recipe("tasks", context.params["config"])
 
 
 def check_command(words, monkeypatch, capsys):
@@ -44,6 +46,13 @@ def check_command(words, monkeypatch, capsys):
     check_options(words, capsys.readouterr().out)
 
 
+def check_module(words, where=""):
+    """`words` of a call of `python -m benchmarks.…` or of a script: the file exists, and it has the options."""
+    file = ROOT / (f"{words[2].replace('.', '/')}.py" if words[1] == "-m" else words[1])
+    assert file.exists(), f"{where}: {file} does not exist"
+    check_options(words, file.read_text(encoding="utf-8"))
+
+
 def check_options(words, known):
     for option in (word for word in words if word.startswith("--")):
         assert re.search(rf"{option.split('=')[0]}\b", known), f"{' '.join(words)}: no option {option}"
@@ -52,7 +61,6 @@ def check_options(words, known):
 def _check_pretrain_settings(params):
     from torchelmo.lm.config import PretrainConfig
 
-    (path,) = [value for value in params.values() if str(value).endswith(".toml")]
-    (settings,) = [value for value in params.values() if isinstance(value, list)] or [[]]
+    path = find_recipe("pretrain", params["config"])
     if (ROOT / path).exists():
-        load_config(PretrainConfig, ROOT / path, settings)
+        load_config(PretrainConfig, ROOT / path, params["settings"] or [])

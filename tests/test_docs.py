@@ -1,13 +1,16 @@
 """The README and the documentation are true: code blocks run, commands and options exist, links lead somewhere."""
 
+import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
-from command_lines import check_call, check_command
+from command_lines import check_call, check_command, check_module
 from doc_pages import ROOT, all_pages, inline_commands, pipeline, read_blocks, run_page, shell_lines
 
 PAGES = all_pages()
+SHOWN = [*PAGES, ROOT / "torchelmo" / "pretrained" / "english-small" / "README.md"]  # the card is not run
 LANGUAGES = {"bash", "bibtex", "json", "python", "r", "text", "toml"}
 TRAINING = re.compile(r"torchelmo (pretrain|fine-tune|task train|task table)")
 
@@ -33,24 +36,42 @@ def test_code_blocks_run_in_order(page, tmp_path, monkeypatch):
     run_page(page, monkeypatch)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", SHOWN, ids=name_of)
 def test_every_block_has_a_known_language_and_python_compiles(page):
     for block in read_blocks(page):
         assert block.language in LANGUAGES, f"{block}: expected one of {sorted(LANGUAGES)}, found {block.language!r}"
         if block.language == "python":
             compile(block.text, str(block), "exec")
+        elif block.language == "toml":
+            tomllib.loads(block.text)
+        elif block.language == "json":
+            json.loads(block.text)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", SHOWN, ids=name_of)
+def test_no_code_block_escapes(page):
+    """A block with another fence would be neither parsed nor run."""
+    text = page.read_text(encoding="utf-8")
+    fences = re.findall(r"^[ >]*(?:```|~~~).*$", text, flags=re.MULTILINE)
+    directives = [fence for fence in fences if re.match(r" *```\{", fence)]
+    assert len(fences) == 2 * (len(read_blocks(page)) + len(directives)), fences
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=name_of)
 def test_commands_and_their_options_exist(page, monkeypatch, capsys):
     for block in read_blocks(page):
         if block.language == "bash":
             for line in shell_lines(block):
                 for words in pipeline(line)[0]:
-                    if "torchelmo" in words[:1] or words[-len(words) :][:1] == ["torchrun"]:
+                    if words[0] == "torchelmo" or "torchrun" in words:
                         check_call(words[words.index("torchelmo") :], str(block))
+                    elif words[0] == "python" and words[1].startswith(("-m", "examples/", "experiments/")):
+                        check_module(words, str(block))
     for words in inline_commands(page, "torchelmo"):
         check_command(words, monkeypatch, capsys)
+    for words in inline_commands(page, "python"):
+        if words[1].startswith(("-m", "examples/", "experiments/")):
+            check_module(words, str(page))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

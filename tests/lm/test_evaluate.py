@@ -128,6 +128,11 @@ def test_a_position_outside_the_sentence_is_refused(bilm):
     assert substitutes(bilm, []) == []
 
 
+def test_a_list_of_sentences_is_refused(bilm):
+    with pytest.raises(InputError, match=mentions("substitutes", "one sentence", 1)):
+        substitutes(bilm, [["the", "bow"]])
+
+
 def test_a_model_that_expects_nothing_has_the_perplexity_of_its_vocabulary():
     bilm = model()
     with torch.no_grad():

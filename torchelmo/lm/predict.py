@@ -357,11 +357,13 @@ def substitutes(
         InputError: The model has no softmax, or a position is outside the sentence.
 
     >>> import torchelmo
-    >>> [found] = substitutes(torchelmo.load(), ["He", "was", "glad", "to", "see", "her", "."], [2], top=3)
+    >>> [found] = substitutes(torchelmo.load(), "He was very happy to see her .".split(), [3], top=3)
     >>> [substitute.word for substitute in found]
-    ['anxious', 'able', 'pleased']
+    ['glad', 'sorry', 'anxious']
     """
     softmax, vocabulary = language_model(bilm)
+    if len(sentence) and isinstance(sentence[0], (list, tuple)):
+        raise InputError(f"substitutes: expected one sentence as a list of tokens, got {len(sentence)} lists.")
     if top < 1:
         raise ConfigError(f"top: expected at least 1, got {top}.")
     wanted = list(range(len(sentence))) if positions is None else list(positions)
