@@ -2,7 +2,7 @@
 
 import ast
 import importlib
-import importlib.util
+import inspect
 import os
 import re
 import subprocess
@@ -68,8 +68,9 @@ def names_in_pages():
         for block in read_blocks(page):
             for node in ast.walk(ast.parse(block.text)) if block.language == "python" else ():
                 if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torchelmo":
-                    names = [f"{node.module}.{alias.name}" for alias in node.names]
-                    yield from (name for name in names if importlib.util.find_spec(name) is None)
+                    module = importlib.import_module(node.module)
+                    names = [alias.name for alias in node.names]
+                    yield from (f"{node.module}.{n}" for n in names if not inspect.ismodule(getattr(module, n)))
 
 
 def public_names(module):
