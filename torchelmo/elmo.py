@@ -238,10 +238,10 @@ class Elmo(nn.Module):
                 for it. "int8" stores the weights of the LSTMs in int8: the fastest for large models, on CPUs with VNNI
                 instructions; vectors then have a cosine of about 0.9996 to those in float32. Where kernels are missing,
                 float32 is used, and a log line says so.
-            state: "carry" continues each sentence from the state at the end of the one before.
+            state: "carry" starts each sentence from the state at the end of the previous one.
             lang: The language of strings, as a code of spaCy, such as "de". Default: the language of the model's
                 training text if it is known, else "en".
-            pool: "mean" or "max" over the tokens of each sentence. The result for a sentence without tokens is 0.
+            pool: "mean" or "max" over the tokens of each sentence. A sentence without tokens gives zeros.
             progress: True shows a progress bar; a function is called with the number of sentences just finished.
             return_tokens: Also return the tokens of each sentence, as `tokenize` does.
 

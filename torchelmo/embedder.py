@@ -43,7 +43,7 @@ _WINDOW = 4  # batches that are sorted by length together: more would sort bette
 
 @dataclass(frozen=True)
 class EmbedSettings:
-    """The settings of `Elmo.embed` and `Elmo.stream`, which describe them."""
+    """The settings of `Elmo.embed` and `Elmo.stream`; see there for their meaning."""
 
     layers: Layers = "all"
     _: KW_ONLY

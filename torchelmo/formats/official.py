@@ -234,7 +234,7 @@ def read_options(path: Path) -> dict[str, Any]:
 
 
 def _check_datasets(source: Source, layout: Iterable[Dataset], options: Path) -> Iterator[Dataset]:
-    """Yield the layout, after a check of the names, shapes and dtypes in the file."""
+    """Check the names, shapes and dtypes in the file, and yield the layout."""
     path, unused = source.path, set(source.datasets)
     for dataset in layout:
         if dataset.name not in source.datasets:

@@ -35,7 +35,7 @@ _NOT_WEIGHTS = re.compile(  # the state of optimizers, and counters
 
 
 class Entry(NamedTuple):
-    """Where a variable is, and what it is."""
+    """The type, the shape and the place of a variable."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -163,7 +163,7 @@ def read_checkpoint(prefix: Path) -> Checkpoint:
 
 
 def _weight_names(checkpoint: Checkpoint) -> dict[str, str]:
-    """Return the variable by the name of its array in the official layout; what only training needs is left out."""
+    """Map the arrays of the official layout to variables. Variables that only training needs are left out."""
     names = {
         name.removeprefix(_SCOPE): name
         for name in checkpoint.entries

@@ -299,7 +299,7 @@ class Run:
         return {"data": hashlib.sha256(card.encode()).hexdigest()}
 
     def _softmax_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of which only the touched rows are exchanged between ranks."""
+        """Return the parameters of the softmax. Ranks exchange only the rows that a step used."""
         if self.sampler is None or self.bilm.softmax is None:
             return []
         return [self.bilm.softmax.weight, self.bilm.softmax.bias]

@@ -226,7 +226,7 @@ def set_up(config: TaskConfig, *, bilm: BiLM | None = None, stop: Stop | None = 
 
 
 class StepResult(NamedTuple):
-    """What `take_step` returns."""
+    """The result of one training step."""
 
     loss: float  # of the task, without the penalty
     norm: float  # of the gradient before clipping

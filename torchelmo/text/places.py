@@ -70,10 +70,10 @@ class TextData(Config):
         ]
 
     def sentences_of(self, text: str | Sequence[str]) -> list[Sentence]:
-        """Return the sentences of a text in memory: of a string, or the one of a token list.
+        """Return the sentences of a text in memory. A list of tokens is one sentence.
 
         Raises:
-            InputError: The text is neither.
+            InputError: The text is neither a string nor a list of tokens.
         """
         if isinstance(text, str):
             return self.sentences(text)

@@ -157,7 +157,7 @@ class Clips(NamedTuple):
 
 
 class _Saved(NamedTuple):
-    """What the gradient of one direction needs; `steps` is the length of the window."""
+    """The tensors that the gradient of one direction needs; `steps` is the length of the window."""
 
     x: Tensor  # (steps, batch, input_dim)
     gates: Tensor  # (steps, batch, 4 · cell_dim): σ(i), tanh(j), σ(f), σ(o)

@@ -1,6 +1,6 @@
 """Hold the parameters of a BiLM with AllenNLP's names and layout, and run the BiLM with them.
 
-So checkpoints of AllenNLP can be loaded, and the arithmetic is that of `BiLM`.
+Checkpoints of AllenNLP can be loaded into them, and the results are those of `BiLM`.
 """
 
 import copy

@@ -226,7 +226,7 @@ class _Draft:
 
 
 def _cells(clusters: Sequence[Sequence[Mention]], n_tokens: int, where: str) -> list[str]:
-    """Return the last column, one cell per token."""
+    """Return the coreference column: one cell of brackets per token."""
     closing: list[list[str]] = [[] for _ in range(n_tokens)]
     opening: list[list[str]] = [[] for _ in range(n_tokens)]
     for number, cluster in enumerate(clusters):

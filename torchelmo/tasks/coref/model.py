@@ -1,4 +1,4 @@
-"""The end-to-end coreference model (Lee et al. 2017): every span may be a mention, and chooses its antecedent.
+"""The end-to-end coreference model (Lee et al. 2017): it scores every span as a mention, and pairs of spans as coreferent.
 
 tokens -> biLSTM over each sentence -> spans -> mention scores -> the best λT spans -> antecedent scores
 """
@@ -95,7 +95,7 @@ class CorefModel(TaskModel[Document, list[list[Mention]]]):
         )
 
     def loss(self, examples: Sequence[Document]) -> Tensor:
-        """Return the mean over documents of the sum over their spans."""
+        """Return the mean loss of a document: the sum over its spans."""
         return torch.stack([self._document_loss(self._training_part(document)) for document in examples]).mean()
 
     def predict(self, examples: Sequence[Document]) -> list[list[list[Mention]]]:
