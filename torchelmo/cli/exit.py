@@ -200,7 +200,7 @@ def _usage_message(error: BaseException) -> str:
     message = str(error.format_message()).strip().removeprefix("Value error, ")  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "torchelmo"
-    return f"{message}{'' if message.endswith(('.', '?', ')')) else '.'} See {path} --help."
+    return f"{message}{'' if message.endswith(('.', '?')) else '.'} See {path} --help."
 
 
 def _print_error(message: str, error: BaseException) -> None:

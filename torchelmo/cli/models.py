@@ -71,14 +71,14 @@ def _rows(about: dict[str, Any]) -> dict[str, str]:
         "origin": about["origin"],
         "layers": f"{config['n_layers']} + the token layer, {config['direction']} direction"
         f"{'s' if config['direction'] == 'both' else ''}, {'' if config['residual'] else 'not '}residual",
-        "vectors": f"{about['dim']} numbers",
+        "vectors": f"{about['dim']} dimensions",
         "LSTM": f"{config['cell_dim']} cells, projected to {config['projection_dim']}; clipped: {clips}",
     }
     if config["input"] != "words":
         filters = " ".join(f"{width}×{count}" for width, count in config["filters"])
         n_filters = sum(count for _, count in config["filters"])
         unit = "bytes" if config["input"] == "characters" else "characters"
-        rows["input"] = f"at most {config['max_characters'] - 2} {unit} per token, {config['char_dim']} numbers each"
+        rows["input"] = f"at most {config['max_characters'] - 2} {unit} per token, {config['char_dim']} dimensions each"
         if config["n_words"]:
             rows["input"] += f", and {config['n_words']:,} words"
         rows["filters"] = f"{filters} = {n_filters}, {config['activation']}"

@@ -121,7 +121,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def lstm_blocks(model: nn.Module) -> dict[Tensor, int]:
-    """Return the matrices of all LSTMs of a biLM, each with its number of blocks: one per gate; projections have one."""
+    """Return the matrices of all LSTMs of a biLM, each with its number of blocks: one per gate, 1 for projections."""
     blocks: dict[Tensor, int] = {}
     for module in model.modules():
         if isinstance(module, ProjectedLSTM):

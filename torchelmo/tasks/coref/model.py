@@ -1,4 +1,4 @@
-"""The end-to-end coreference model (Lee et al. 2017): it scores every span as a mention, and pairs of spans as coreferent.
+"""The end-to-end coreference model (Lee et al. 2017): it scores spans as mentions and pairs of spans as coreferent.
 
 tokens -> biLSTM over each sentence -> spans -> mention scores -> the best λT spans -> antecedent scores
 """
