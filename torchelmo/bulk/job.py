@@ -201,7 +201,7 @@ def _embed_blocks(elmo: "Elmo", job: PartialOutput, settings: _Settings) -> Iter
     if starts[-1] != job.n_committed:
         raise OutputError(
             f"{job.folder}: cannot be resumed: journal.jsonl: expected whole blocks of lines, such as {starts[-1]:,}, "
-            f"found {job.n_committed:,}. Start again with --overwrite."
+            f"found {job.n_committed:,}. Start again with overwrite=True."
         )
     n_done = len(starts) - 1  # blocks that are safe
     first = n_done - n_done % _BLOCKS_PER_CACHE

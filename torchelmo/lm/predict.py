@@ -362,7 +362,8 @@ def substitutes(
     ['glad', 'sorry', 'anxious']
     """
     softmax, vocabulary = language_model(bilm)
-    if len(sentence) and isinstance(sentence[0], (list, tuple)):
+    first: object = sentence[0] if len(sentence) else ""
+    if isinstance(first, (list, tuple)):
         raise InputError(f"substitutes: expected one sentence as a list of tokens, got {len(sentence)} lists.")
     if top < 1:
         raise ConfigError(f"top: expected at least 1, got {top}.")
