@@ -111,3 +111,10 @@ def test_predictions_in_columns_are_read_back(tmp_path):
 def test_a_token_with_a_space_does_not_fit_into_a_column():
     with pytest.raises(InputError, match=mentions("EE. UU.")):
         list(Ner().conll([(Tagged(["EE. UU."]), ["B-LOC"])], NerData()))
+
+
+def test_a_file_of_another_kind_is_told_the_format(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("The archer bent her bow .\n")
+    with pytest.raises(InputError, match=mentions(path, "line 1", "'.'", "Paris B-LOC")):
+        read(path, NerData())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from torchelmo.config import Config, Fraction, Width
-from torchelmo.errors import short_repr
+from torchelmo.errors import InputError, short_repr
 from torchelmo.tasks.inputs import TokenInput
 from torchelmo.tasks.layers.basic import BiRNN, VariationalDropout, pad_ids
 from torchelmo.tasks.layers.crf import CRF
@@ -141,7 +141,10 @@ def read(path: str | Path, options: NerData) -> list[Tagged]:
             if len(row) != n_columns:
                 raise malformed(path, line, f"{n_columns} columns, as on the lines before", str(len(row)), _FORMAT)
         if rows:
-            tags = to_bio([row[-1] for row in rows], options.scheme, str(path), lines=lines)
+            try:
+                tags = to_bio([row[-1] for row in rows], options.scheme, str(path), lines=lines)
+            except InputError as error:
+                raise InputError(f"{error} Expected format: {_FORMAT}") from error
             sentences.append(Tagged([row[0] for row in rows], tags))
     return require_sentences(path, sentences, _FORMAT)
 
