@@ -118,7 +118,7 @@ def test_ids_that_cannot_be_names_are_refused(elmo, table, out, tmp_path):
     if out.suffix == ".parquet":  # its ids are not names
         assert embed_file(table, out, model=elmo, id_column="key").n_lines == 4
         return
-    with pytest.raises(InputError, match=mentions("Row 2", "'tokens'", "--id-column")):
+    with pytest.raises(InputError, match=mentions("Row 2", "'tokens'", "`id_column`")):
         embed_file(table, out, model=elmo, id_column="key")
     assert [path.name for path in tmp_path.iterdir()] == [table.name]
 

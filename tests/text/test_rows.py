@@ -138,7 +138,7 @@ def test_parquet(parquet_file):
     )
     with pytest.raises(InputError, match=mentions(parquet_file, "row 1", "'x'", "0.5")):
         read(parquet_file, text_column="x")
-    with pytest.raises(InputError, match=mentions(parquet_file, "'nope'", "'words'", "--id-column")):
+    with pytest.raises(InputError, match=mentions(parquet_file, "'nope'", "'words'", "`id_column`")):
         read(parquet_file, id_column="nope")
 
 
@@ -166,8 +166,8 @@ def test_a_damaged_parquet_file_is_named(parquet_file, write):
         ("t.csv", "id,text\na,b\nc\n", {}, ["t.csv", "line 3", "2 columns", "found 1"]),
         ("t.csv", 'id,text\na,"b\nc,d\n', {}, ["t.csv", "line 2"]),
         ("t.csv", 'id,text\na,"b"c\n', {}, ["t.csv", "line 2"]),
-        ("t.csv", "id,body\na,b\n", {}, ["t.csv", "'text'", "'body'", "--text-column"]),
-        ("t.csv", "id,text\na,b\n", {"id_column": "key"}, ["t.csv", "'key'", "'id'", "--id-column"]),
+        ("t.csv", "id,body\na,b\n", {}, ["t.csv", "'text'", "'body'", "`text_column`"]),
+        ("t.csv", "id,text\na,b\n", {"id_column": "key"}, ["t.csv", "'key'", "'id'", "`id_column`"]),
         ("t.csv", "text,text\na,b\n", {}, ["t.csv", "'text'"]),
         ("t.csv", "", {}, ["t.csv", "columns"]),
         ("t.csv", b"text\nok\n\xff\n", {}, ["t.csv", "line 3", "UTF-8", "0xff"]),
@@ -176,7 +176,7 @@ def test_a_damaged_parquet_file_is_named(parquet_file, write):
         ("t.tsv", "id\ttext\na\tb\tc\n", {}, ["t.tsv", "line 2", "2 columns", "found 3"]),
         ("t.jsonl", '{"text": "a"}\n[1]\n', {}, ["t.jsonl", "line 2", "JSON object"]),
         ("t.jsonl", '{"text": "a"', {}, ["t.jsonl", "line 1"]),
-        ("t.jsonl", '{"body": "a"}', {}, ["t.jsonl", "line 1", "'text'", "'body'", "--text-column"]),
+        ("t.jsonl", '{"body": "a"}', {}, ["t.jsonl", "line 1", "'text'", "'body'", "`text_column`"]),
         ("t.jsonl", '{"text": 5}', {}, ["t.jsonl", "line 1", "'text'", "5"]),
         ("t.jsonl", '{"text": ["a", ""]}', {}, ["t.jsonl", "line 1", "''"]),
         ("t.jsonl", '{"text": ["a\\nb"]}', {}, ["t.jsonl", "line 1"]),
@@ -198,10 +198,10 @@ def test_a_wrong_row_is_named(write, name, content, options, facts):
     ("name", "options", "facts"),
     [
         ("t.txt", {"format": "xml"}, ["xml", "csv", "fasta"]),
-        ("t.txt", {"id_column": "id"}, ["--id-column", "text", "csv"]),
-        ("t.fasta", {"text_column": "x"}, ["--text-column", "fasta"]),
-        ("t.fasta", {"id_column": "x"}, ["--id-column", "header"]),
-        ("t.conllu", {"text_column": "x"}, ["--text-column", "lemma"]),
+        ("t.txt", {"id_column": "id"}, ["`id_column`", "text", "csv"]),
+        ("t.fasta", {"text_column": "x"}, ["`text_column`", "fasta"]),
+        ("t.fasta", {"id_column": "x"}, ["`id_column`", "header"]),
+        ("t.conllu", {"text_column": "x"}, ["`text_column`", "lemma"]),
     ],
 )
 def test_columns_that_a_format_cannot_have_are_refused(write, name, options, facts):
@@ -218,7 +218,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
 
 def test_equal_ids_are_named_by_their_lines(write):
     reader = RowReader(write("t.fasta", ">a\nM\n>b\nM\nM\n>a\nA\n"))
-    with pytest.raises(InputError, match=mentions("t.fasta", "lines 1 and 6", "--id-column")):
+    with pytest.raises(InputError, match=mentions("t.fasta", "lines 1 and 6", "`id_column`")):
         reader.count()
     assert RowReader(write("u.fasta", ">a\nM\n>b\nM\n")).count() == 2
     assert RowReader(write("t.txt", "a\na\n")).count() == 2

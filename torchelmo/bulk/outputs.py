@@ -273,7 +273,7 @@ def _check_names(names: Names, reserved: tuple[str, ...]) -> None:
             if name in reserved:
                 raise InputError(
                     f"Row {number}: the id {name!r} is the name of another array in the output. Use another "
-                    "--id-column, or change this id."
+                    "`id_column`, or change this id."
                 )
 
 

@@ -54,7 +54,7 @@ class VectorFile(Sequence[Array]):
         """Return the tokens of a line with their character offsets, one for each row of its vectors.
 
         Args:
-            line: The number of the line, counted from 0, or its id.
+            line: The index of the line, 0 for the first one, or its id.
         """
         return self._file.tokens(self._number(line))
 

@@ -45,7 +45,9 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # The library names its arguments (`heldout`, overwrite=True); a command names the flags that set them.
 _FLAGS = {
     "dtype": "--dtype",
+    "format": "--format",
     "heldout": "--heldout",
+    "id_column": "--id-column",
     "lang": "--lang",
     "layers": "--layers",
     "max_characters": "--max-characters",
@@ -56,6 +58,7 @@ _FLAGS = {
     "questions": "--question",
     "resume": "--resume",
     "settings": "--set",
+    "text_column": "--text-column",
     "to": "--to",
     "vocab_size": "--vocab-size",
     "workers": "--workers",

@@ -153,7 +153,7 @@ class RowReader:
             first, second = (lines[int(order[same[0] + i])] for i in (0, 1))
             raise InputError(
                 f"{self._name}: {self._unit}s {first} and {second} have the same id. Ids become the names of the "
-                "vectors, so they must be unique: correct them, or use another --id-column."
+                "vectors, so they must be unique: correct them, or use another `id_column`."
             )
 
     @property
@@ -180,14 +180,14 @@ class RowReader:
         """Return the indices of the columns with the text and with the ids."""
         default = "text" if "text" in names or len(names) > 1 else names[0]
         found: list[int] = []
-        for option, name in (("--text-column", self.text_column or default), ("--id-column", self.id_column)):
+        for option, name in (("`text_column`", self.text_column or default), ("`id_column`", self.id_column)):
             if name is None:
                 continue
             if list(names).count(name) != 1:
                 listed = ", ".join(short_repr(column) for column in names[:20])
                 raise InputError(
                     f"{self._name}: expected one column {short_repr(name)}, found the columns {listed}. "
-                    f"Choose one of them with {option}, or --format text for a file without columns."
+                    f"Choose one of them with {option}, or `format` text for a file without columns."
                 )
             found.append(list(names).index(name))
         return found[0], found[1] if len(found) > 1 else None
@@ -198,7 +198,7 @@ class RowReader:
                 continue
             record = parse_object(line, self._name, number)
             text, id = self.text_column or "text", self.id_column
-            for option, name in (("--text-column", text), ("--id-column", id)):
+            for option, name in (("`text_column`", text), ("`id_column`", id)):
                 if name is not None and name not in record:
                     keys = ", ".join(short_repr(key) for key in list(record)[:20]) or "none"
                     expected = f"the key {short_repr(name)} ({option} chooses another)"
@@ -311,20 +311,20 @@ def _choose_format(path: str | Path, format: str | None) -> Format:
         suffixes = [suffix for suffix in Path(path).suffixes if suffix not in _COMPRESSED]
         return _SUFFIXES.get(suffixes[-1].lower() if suffixes else "", "text")
     if format not in FORMATS:
-        raise WrongCallError(f"--format {format}: expected one of {', '.join(FORMATS)}.")
+        raise WrongCallError(f"`format` {format}: expected one of {', '.join(FORMATS)}.")
     return format
 
 
 def _check_columns(format: Format, text_column: str | None, id_column: str | None) -> None:
     """Refuse columns that a format cannot have."""
     choices: dict[tuple[Format, str], tuple[str, ...]] = {
-        ("text", "--text-column"): (),
-        ("text", "--id-column"): (),
-        ("fasta", "--text-column"): (),
-        ("fasta", "--id-column"): ("id", "name", "header"),
-        ("conllu", "--text-column"): ("form", "lemma"),
+        ("text", "`text_column`"): (),
+        ("text", "`id_column`"): (),
+        ("fasta", "`text_column`"): (),
+        ("fasta", "`id_column`"): ("id", "name", "header"),
+        ("conllu", "`text_column`"): ("form", "lemma"),
     }
-    for option, name in (("--text-column", text_column), ("--id-column", id_column)):
+    for option, name in (("`text_column`", text_column), ("`id_column`", id_column)):
         known = choices.get((format, option))
         if name is None or known is None or name in known:
             continue
@@ -332,7 +332,7 @@ def _check_columns(format: Format, text_column: str | None, id_column: str | Non
             raise WrongCallError(f"{option} {name}: expected one of {', '.join(known)} for the format {format}.")
         others = ", ".join(other for other in FORMATS if choices.get((other, option)) != ())
         raise WrongCallError(
-            f"{option} {name}: the format {format} has no such columns. Choose another --format: {others}."
+            f"{option} {name}: the format {format} has no such columns. Choose another `format`: {others}."
         )
 
 
