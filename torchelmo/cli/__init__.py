@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from torchelmo.cli import analyse, embed, lm, models, predict, surprisal, task
+from torchelmo.cli import analyse, change, embed, lm, models, predict, surprisal, task
 from torchelmo.cli.exit import echo, run, use_utf8_output
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -36,6 +36,8 @@ TASK_COMMANDS: dict[str, Callable[..., None]] = {
 ANALYSE_COMMANDS: dict[str, Callable[..., None]] = {
     "wsd": analyse.wsd,
     "neighbours": analyse.neighbours,
+    "usages": change.usages,
+    "change": change.change,
 }
 _COMPLETION = "_TORCHELMO_COMPLETE"  # set by the completion script that Typer writes
 _HELP_NAMES = {"help_option_names": ["-h", "--help"]}

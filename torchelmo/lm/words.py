@@ -29,8 +29,8 @@ class Word(NamedTuple):
     """A word as the reader saw it."""
 
     text: str
-    group: str = ""  # the story or item: the model starts from zero state where it changes
-    sentence: str | None = None  # a sentence ends where it changes; None: where the rules of the language say so
+    group: str = ""  # the story or item: when it changes, the model starts from zero state
+    sentence: str | None = None  # when it changes, a sentence ends; None: sentences are found by rules
 
 
 class WordScore(NamedTuple):
