@@ -28,15 +28,17 @@ ORDER = [
     "mix",
     "embedder",
     "elmo",
+    "sentences",
     "runs",
     "lm",
     "tasks",
     "analysis",
     "bulk",
     "compat",
+    "integrations",
     "cli",
 ]
-CORE = ORDER[: ORDER.index("elmo") + 1]
+CORE = ORDER[: ORDER.index("sentences") + 1]
 WHOLE = "torchelmo"  # the package by its public names, which are those of the core
 ALLOWED: dict[str, list[str]] = {
     part: [*ORDER[:place], *([WHOLE] if place >= len(CORE) else [])] for place, part in enumerate(ORDER)

@@ -11,7 +11,17 @@ from torch import nn
 
 import torchelmo
 
-NAMES = ["BiLM", "BiLMConfig", "Elmo", "ScalarMix", "__version__", "load", "load_official", "save_official"]
+NAMES = [
+    "BiLM",
+    "BiLMConfig",
+    "Elmo",
+    "ScalarMix",
+    "SentenceEncoder",
+    "__version__",
+    "load",
+    "load_official",
+    "save_official",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,10 +11,21 @@ if TYPE_CHECKING:
     from torchelmo.formats.load import load
     from torchelmo.formats.official import load_official, save_official
     from torchelmo.mix import ScalarMix
+    from torchelmo.sentences import SentenceEncoder
 
 __version__ = "0.1.0"
 
-__all__ = ["BiLM", "BiLMConfig", "Elmo", "ScalarMix", "__version__", "load", "load_official", "save_official"]
+__all__ = [
+    "BiLM",
+    "BiLMConfig",
+    "Elmo",
+    "ScalarMix",
+    "SentenceEncoder",
+    "__version__",
+    "load",
+    "load_official",
+    "save_official",
+]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
@@ -23,6 +34,7 @@ __getattr__, __dir__ = lazy_exports(
         "BiLMConfig": "bilm.config",
         "Elmo": "elmo",
         "ScalarMix": "mix",
+        "SentenceEncoder": "sentences",
         "load": "formats.load",
         "load_official": "formats.official",
         "save_official": "formats.official",

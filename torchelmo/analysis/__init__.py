@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from torchelmo.analysis.similarity import compare, neighbours
     from torchelmo.analysis.usage_files import UsageFile
     from torchelmo.analysis.usages import collect_usages, read_targets
+    from torchelmo.analysis.word_vectors import average_words
     from torchelmo.analysis.wsd import disambiguate
 
 __all__ = [
     "UsageFile",
+    "average_words",
     "collect_usages",
     "compare",
     "disambiguate",
@@ -28,6 +30,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "UsageFile": "analysis.usage_files",
+        "average_words": "analysis.word_vectors",
         "collect_usages": "analysis.usages",
         "compare": "analysis.similarity",
         "disambiguate": "analysis.wsd",

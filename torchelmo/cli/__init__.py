@@ -38,6 +38,7 @@ ANALYSE_COMMANDS: dict[str, Callable[..., None]] = {
     "neighbours": analyse.neighbours,
     "usages": change.usages,
     "change": change.change,
+    "words": analyse.words,
 }
 _COMPLETION = "_TORCHELMO_COMPLETE"  # set by the completion script that Typer writes
 _HELP_NAMES = {"help_option_names": ["-h", "--help"]}

@@ -14,14 +14,18 @@ from torchelmo.cli.options import (
     Device,
     Lang,
     Model,
+    Overwrite,
     Pretokenized,
+    Resume,
     Threads,
+    check_resume,
     check_text,
     language_of,
     load_elmo,
 )
 from torchelmo.errors import InputError
 from torchelmo.files import source_name
+from torchelmo.progress import count
 
 if TYPE_CHECKING:
     from torchelmo.analysis.wsd import Disambiguation
@@ -149,6 +153,49 @@ def neighbours(
         echo(f"layer {layer}: {_in_context(tokens, place)}")
         for one in some:
             echo(f"  {one.cosine:6.3f}  {_in_context(one.tokens, one.position)}")
+
+
+def words(
+    texts: Annotated[list[str], typer.Argument(metavar="TEXT…", help="Text files (also .gz, .bz2, .xz).")],
+    out: Annotated[Path, typer.Option(help="File to write, in the text format of word2vec.")],
+    model: Model = None,
+    layers: Annotated[
+        str,
+        typer.Option(help="average, top, sum or concat of all layers; or a layer by its index, 0 for the tokens'."),
+    ] = "average",
+    min_count: Annotated[int, typer.Option(min=1, metavar="N", help="Leave out words that occur less often.")] = 5,
+    max_words: Annotated[int, typer.Option(min=1, metavar="N", help="Write the N most frequent words.")] = 50_000,
+    lang: Lang = None,
+    pretokenized: Pretokenized = False,
+    batch_tokens: BatchTokens = 2048,
+    device: Device = "auto",
+    threads: Threads = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write one vector per word type: the mean of its vectors in all sentences of a text.
+
+    gensim and other programs for static word vectors read the file. The text may have any size; it is read twice.
+    """
+    from torchelmo.analysis.word_vectors import average_words
+
+    check_resume(resume, overwrite)
+    for text in texts:
+        check_text(text)
+    elmo = load_elmo(model, device, threads)
+    found = average_words(
+        elmo,
+        texts,
+        out,
+        layers=int(layers) if layers.isdecimal() else layers,
+        min_count=min_count,
+        max_words=max_words,
+        lang=language_of(elmo.bilm, lang, pretokenized),
+        batch_tokens=batch_tokens,
+        resume=resume,
+        overwrite=overwrite,
+    )
+    echo(f"{out}: {count(found.n_words, 'words')}, {found.dim} dimensions")
 
 
 def _split(layers: list[str]) -> list[str]:

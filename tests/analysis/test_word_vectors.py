@@ -1,0 +1,134 @@
+"""Mean vectors of words, read back by gensim, and interrupted runs."""
+
+import gzip
+
+import numpy as np
+import pytest
+from facts import mentions
+
+from torchelmo import Elmo
+from torchelmo.analysis import word_vectors
+from torchelmo.analysis.word_vectors import average_words
+from torchelmo.errors import ConfigError, InputError, OutputExistsError, WrongCallError
+
+SENTENCES = ["the bow and the arrow", "a bow of wood", "the wood", "", "New\u00a0York and the bow"] * 3
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def elmo(tiny_bilm):
+    return Elmo(tiny_bilm)
+
+
+@pytest.mark.parametrize("layers", ["average", 0, "concat"])
+def test_gensim_reads_the_mean_of_the_vectors_of_a_word(elmo, text, tmp_path, layers):
+    from gensim.models import KeyedVectors
+
+    result = average_words(elmo, [text], tmp_path / "words.txt", layers=layers, min_count=1, lang="xx")
+    read = KeyedVectors.load_word2vec_format(tmp_path / "words.txt")
+    sentences = [line.replace("\u00a0", " ") for line in SENTENCES]
+    assert read.index_to_key[:3] == ["the", "bow", "and"]
+    assert (result.n_words, result.dim) == (len(read.index_to_key), read.vector_size)
+    assert result.n_tokens == sum(len(line.split()) for line in sentences)
+
+
+def test_the_numbers_are_the_means(elmo, text, tmp_path):
+    from gensim.models import KeyedVectors
+
+    average_words(elmo, [text], tmp_path / "words.txt", min_count=1, lang=None)
+    read = KeyedVectors.load_word2vec_format(tmp_path / "words.txt")
+    for word in ("the", "bow", "wood", "a"):
+        tokens = [line.split() for line in SENTENCES]
+        vectors = [v for s in tokens if s for t, v in zip(s, elmo.embed([s], layers="average")[0]) if t == word]
+        np.testing.assert_allclose(read[word], np.mean(vectors, axis=0), atol=1e-5)
+
+
+def test_only_the_most_frequent_words_are_written(elmo, text, tmp_path):
+    result = average_words(elmo, [text], tmp_path / "words.txt", min_count=6, max_words=2, lang=None)
+    lines = (tmp_path / "words.txt").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "2 16"
+    assert [line.split()[0] for line in lines[1:]] == ["the", "bow"]
+    assert result.n_words == 2
+
+
+def test_rare_words_are_forgotten_when_there_are_too_many(elmo, text, tmp_path, monkeypatch):
+    monkeypatch.setattr(word_vectors, "_MAX_TYPES", 6)
+    average_words(elmo, [text], tmp_path / "words.txt", min_count=3, lang=None)
+    assert (tmp_path / "words.txt").read_text(encoding="utf-8").splitlines()[1].startswith("the ")
+
+
+def test_compressed_texts_and_several_files(elmo, text, tmp_path):
+    with gzip.open(tmp_path / "more.txt.gz", "wt", encoding="utf-8") as stream:
+        stream.write("the end\n" * 5)
+    result = average_words(elmo, [text, str(tmp_path / "more.txt.gz")], tmp_path / "words.txt", lang=None)
+    assert "end" in (tmp_path / "words.txt").read_text(encoding="utf-8")
+    assert result.n_tokens == 3 * (4 + 2 + 1 + 1 + 1) + 10 + 3 * 2  # the 5 frequent words of the text, and "the end"
+
+
+def test_an_interrupted_run_is_continued_with_the_same_result(elmo, text, tmp_path, monkeypatch):
+    average_words(elmo, [text], tmp_path / "whole.txt", min_count=1, lang=None)
+    monkeypatch.setattr(word_vectors, "_BLOCK", 5)
+    add, n_calls = word_vectors._Sums.add, 0
+
+    def interrupt(*arguments):
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 6:
+            raise KeyboardInterrupt
+        add(*arguments)
+
+    out, partial = tmp_path / "words.txt", tmp_path / "words.txt.partial"
+    monkeypatch.setattr(word_vectors, "SAVE_SECONDS", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(word_vectors._Sums, "add", interrupt)
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            average_words(elmo, [text], out, min_count=1, lang=None)
+    assert "--resume" in stopped.value.__notes__[0]
+    assert partial.exists()
+    assert not out.exists()
+    with pytest.raises(OutputExistsError, match=mentions(partial, "--resume")):
+        average_words(elmo, [text], out, min_count=1, lang=None)
+    with pytest.raises(WrongCallError, match=mentions(partial, "--overwrite")):
+        average_words(elmo, [text], out, min_count=1, layers="top", lang=None, resume=True)
+    with pytest.raises(WrongCallError, match=mentions(partial, "--overwrite")):
+        average_words(elmo, [text], out, min_count=6, lang=None, resume=True)
+    average_words(elmo, [text], out, min_count=1, lang=None, resume=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt", "whole.txt", "words.txt"]
+    found, expected = (np.loadtxt(path, skiprows=1, usecols=range(1, 17)) for path in (out, tmp_path / "whole.txt"))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert average_words(elmo, [text], out, lang=None, resume=True).n_words == len(found)
+
+
+def test_the_work_is_saved_from_time_to_time(elmo, text, tmp_path, monkeypatch):
+    monkeypatch.setattr(word_vectors, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(word_vectors, "_BLOCK", 5)
+    saved = []
+    save = word_vectors._Sums.save
+    monkeypatch.setattr(word_vectors._Sums, "save", lambda *given: (saved.append(given[0].n_sentences), save(*given)))
+    average_words(elmo, [text], tmp_path / "words.txt", min_count=1, lang=None)
+    assert saved == sorted(set(saved))
+    assert len(saved) > 3
+
+
+def test_what_is_wrong_is_named(elmo, text, tmp_path):
+    out = tmp_path / "words.txt"
+    with pytest.raises(InputError, match=mentions(text, "at least 100", "at most 12", "--min-count")):
+        average_words(elmo, [text], out, min_count=100, lang=None)
+    with pytest.raises(ConfigError, match=mentions("layers", "'all'")):
+        average_words(elmo, [text], out, layers="all")
+    with pytest.raises(ConfigError, match=mentions("max_words", 0)):
+        average_words(elmo, [text], out, max_words=0)
+    with pytest.raises(InputError, match=mentions("standard input")):
+        average_words(elmo, ["-"], out)
+    out.write_text("notes\n", encoding="utf-8")
+    with pytest.raises(OutputExistsError, match=mentions(out, "--overwrite")):
+        average_words(elmo, [text], out)
+    with pytest.raises(InputError, match=mentions(out, "header")):
+        average_words(elmo, [text], out, resume=True)
+    assert average_words(elmo, [text], out, min_count=1, overwrite=True, lang=None).n_words > 3

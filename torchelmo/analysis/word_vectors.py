@@ -1,0 +1,251 @@
+"""A vector for each word type: the mean of its vectors in context, in the text format of word2vec.
+
+v(w) = 1/n Σ_i h(occurrence i of w)
+"""
+
+import hashlib
+import json
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from torchelmo.elmo import Elmo
+from torchelmo.errors import ConfigError, InputError, OutputExistsError, WeightsError, WrongCallError
+from torchelmo.files import atomic_write, hold_lock
+from torchelmo.progress import count, progress
+from torchelmo.sentences import check_layers
+from torchelmo.tensors import read_tensors, write_tensors
+from torchelmo.text.reading import read_sentences
+
+SAVE_SECONDS = 60.0
+_MAX_TYPES = 2_000_000  # in memory while words are counted; beyond it, the words that were seen once are forgotten
+_BLOCK = 20_000  # tokens between two points at which the work can be saved
+_SPACES = re.compile(r"\s+")
+log = logging.getLogger(__name__)
+
+
+class WordVectors(NamedTuple):
+    """What `average_words` wrote."""
+
+    path: Path
+    n_words: int
+    dim: int
+    n_tokens: int  # occurrences of these words
+
+
+def average_words(
+    elmo: Elmo,
+    texts: Sequence[str],
+    out: str | Path,
+    *,
+    layers: int | str = "average",
+    min_count: int = 5,
+    max_words: int = 50_000,
+    lang: str | None = "en",
+    batch_tokens: int = 2048,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> WordVectors:
+    """Write the mean vector of every frequent word of a text, in the text format of word2vec.
+
+    The texts are read twice: once to count the words, once to compute the vectors. The memory depends on `max_words`,
+    not on the size of the texts. An interrupted run leaves OUT.partial, which `resume` continues from.
+
+    Args:
+        elmo: The model.
+        texts: Text files (plain, .gz, .bz2 or .xz).
+        out: The file to write. The words are in the order of their frequency.
+        layers: "average", "top", "sum" or "concat" of all layers, or the index of a layer, 0 being the token layer.
+        min_count: How often a word must occur.
+        max_words: How many words to write at most: the most frequent ones.
+        lang: The language whose rules split the text; None if it is tokenized, with a sentence on each line.
+        batch_tokens: The number of tokens in a batch.
+        resume: Continue an interrupted run. If the output exists, nothing is done.
+        overwrite: Replace an existing output.
+
+    Returns:
+        The path and the size of the output.
+
+    Raises:
+        ConfigError: A setting has a wrong value.
+        InputError: A text cannot be read, or no word is frequent enough.
+        OutputExistsError: The output exists.
+        WrongCallError: The interrupted run had other settings.
+    """
+    out = Path(out)
+    check_layers(layers, elmo.bilm.config.n_layers + 1)
+    for name, number in (("min_count", min_count), ("max_words", max_words)):
+        if number < 1:
+            raise ConfigError(f"{name}: expected at least 1, got {number}.")
+    if "-" in texts:
+        raise InputError(
+            "Expected text files, which can be read twice; found - for standard input. Write it to a file."
+        )
+    partial = out.with_name(out.name + ".partial")
+    if out.exists() and resume:
+        log.info("%s: was already complete; nothing was done.", out)
+        return _measure(out)
+    if out.exists() and not overwrite:
+        raise OutputExistsError(f"{out}: the output exists. Choose another name, or replace it with --overwrite.")
+    if partial.exists() and not (resume or overwrite):
+        raise OutputExistsError(
+            f"{partial}: an interrupted run exists. Continue it with --resume, or start again with --overwrite."
+        )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with hold_lock(out.with_name(out.name + ".lock"), str(out)):
+        words, n_sentences = _count_words(texts, lang, min_count, max_words)
+        sums = _Sums(words, elmo.dim * (elmo.bilm.config.n_layers + 1 if layers == "concat" else 1))
+        settings = [elmo.bilm.fingerprint(), str(layers), lang, batch_tokens, n_sentences, words]
+        key = hashlib.sha256(json.dumps(settings).encode()).digest()
+        if resume and partial.exists():
+            sums.load(partial, key)
+        _add_all(sums, elmo, texts, lang, layers, batch_tokens, n_sentences, partial, key)
+        _write(sums, out)
+        partial.unlink(missing_ok=True)
+    return WordVectors(out, len(words), sums.totals.shape[1], int(sums.counts.sum()))
+
+
+class _Sums:
+    """The sum of the vectors of every word so far."""
+
+    def __init__(self, words: Sequence[str], dim: int) -> None:
+        self.words = words
+        self.row = {word: i for i, word in enumerate(words)}
+        self.totals: npt.NDArray[np.float64] = np.zeros((len(words), dim))
+        self.counts: npt.NDArray[np.int64] = np.zeros(len(words), dtype=np.int64)
+        self.n_sentences = 0  # that were read
+
+    def add(self, tokens: Sequence[str], vectors: npt.NDArray[np.float32]) -> None:
+        places = [(i, self.row[token]) for i, token in enumerate(map(_spell, tokens)) if token in self.row]
+        if places:
+            of_token, of_word = map(list, zip(*places))
+            np.add.at(self.totals, of_word, vectors[of_token])
+            np.add.at(self.counts, of_word, 1)
+
+    def save(self, path: Path, key: bytes) -> None:
+        tensors = {
+            "totals": torch.from_numpy(self.totals),
+            "counts": torch.from_numpy(self.counts).double(),
+            "n_sentences": torch.tensor(self.n_sentences, dtype=torch.float64),
+            "key": torch.tensor(list(key), dtype=torch.float64),
+        }
+        write_tensors(path, tensors)
+
+    def load(self, path: Path, key: bytes) -> None:
+        shapes = {"totals": self.totals.shape, "counts": self.counts.shape, "n_sentences": (), "key": (len(key),)}
+        again = "Start again with --overwrite."
+        try:
+            tensors = read_tensors(path, shapes, what="this run", dtypes=("F64",), dtype=torch.float64, advice=again)
+        except WeightsError as error:
+            raise WrongCallError(f"{error} The run had other texts or settings, or the file is damaged.") from error
+        if bytes(int(value) % 256 for value in tensors["key"].tolist()) != key:
+            raise WrongCallError(f"{path}: the interrupted run had other texts, or another model or settings. {again}")
+        self.totals, self.counts = tensors["totals"].numpy(), tensors["counts"].long().numpy()
+        self.n_sentences = int(tensors["n_sentences"])
+
+
+def _count_words(texts: Sequence[str], lang: str | None, min_count: int, max_words: int) -> tuple[list[str], int]:
+    """Return the most frequent words, and the number of sentences."""
+    counts: Counter[str] = Counter()
+    n_sentences = 0
+    with progress("count words") as advance:
+        for sentence in _read(texts, lang):
+            counts.update(map(_spell, sentence))
+            n_sentences += 1
+            advance(1)
+            if len(counts) > _MAX_TYPES:
+                counts = Counter({word: n for word, n in counts.items() if n > 1})
+    chosen = sorted((word for word, n in counts.items() if n >= min_count), key=lambda word: (-counts[word], word))
+    if not chosen:
+        most = max(counts.values(), default=0)
+        raise InputError(
+            f"{', '.join(texts)}: expected words that occur at least {min_count} times, found {len(counts):,} words "
+            f"that occur at most {count(most, 'times')}. Give more text, or reduce --min-count."
+        )
+    return chosen[:max_words], n_sentences
+
+
+def _add_all(
+    sums: _Sums,
+    elmo: Elmo,
+    texts: Sequence[str],
+    lang: str | None,
+    layers: int | str,
+    batch_tokens: int,
+    n_sentences: int,
+    partial: Path,
+    key: bytes,
+) -> None:
+    """Add the vectors of all sentences that are not in the sums yet, and save the sums from time to time."""
+    last = time.monotonic()
+    with progress("average words", n_sentences, done=sums.n_sentences) as advance:
+        try:
+            for block in _blocks(_read(texts, lang), skip=sums.n_sentences):
+                wanted = [sentence for sentence in block if any(_spell(token) in sums.row for token in sentence)]
+                found = elmo.embed(wanted, layers=layers, batch_tokens=batch_tokens)  # type: ignore[arg-type]
+                for sentence, vectors in zip(wanted, found, strict=True):
+                    sums.add(sentence, vectors)
+                sums.n_sentences += len(block)
+                advance(len(block))
+                if time.monotonic() - last >= SAVE_SECONDS:
+                    sums.save(partial, key)
+                    last = time.monotonic()
+        except KeyboardInterrupt as error:  # the sums may contain half of a block, so they are not saved now
+            if partial.exists():
+                error.add_note("Continue with --resume.")
+            raise
+
+
+def _blocks(sentences: Iterator[list[str]], *, skip: int) -> Iterator[list[list[str]]]:
+    """Yield lists of sentences with about 20,000 tokens each, without the first `skip` sentences."""
+    block: list[list[str]] = []
+    n_tokens = 0
+    for i, sentence in enumerate(sentences):
+        if i < skip:
+            continue
+        block.append(sentence)
+        n_tokens += len(sentence)
+        if n_tokens >= _BLOCK:
+            yield block
+            block, n_tokens = [], 0
+    if block:
+        yield block
+
+
+def _write(sums: _Sums, out: Path) -> None:
+    with atomic_write(out) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
+        stream.write(f"{len(sums.words)} {sums.totals.shape[1]}\n")
+        for word, total, n in zip(sums.words, sums.totals, sums.counts, strict=True):
+            numbers = " ".join(f"{value:.6g}" for value in (total / n).tolist())
+            stream.write(f"{word} {numbers}\n")
+
+
+def _measure(out: Path) -> WordVectors:
+    """Return the size of a complete output, from its header; the number of tokens is not known."""
+    with out.open(encoding="utf-8") as stream:
+        header = stream.readline().split()
+    if len(header) != 2 or not all(part.isdecimal() for part in header):
+        raise InputError(f"{out}: expected word vectors with a header 'WORDS DIM', found another file.")
+    return WordVectors(out, int(header[0]), int(header[1]), 0)
+
+
+def _read(texts: Sequence[str], lang: str | None) -> Iterator[list[str]]:
+    for text in texts:
+        yield from read_sentences(text, lang)
+
+
+def _spell(token: str) -> str:
+    """Return a token as the format can hold it: white space in it becomes "_".
+
+    >>> _spell("EE. UU.")
+    'EE._UU.'
+    """
+    return _SPACES.sub("_", token) if not token.isalnum() else token
