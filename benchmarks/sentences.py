@@ -182,8 +182,7 @@ def remember(encode: Encode) -> Encode:
 
 def unit(vectors: Array) -> Array:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    result: Array = vectors / np.where(lengths == 0, 1, lengths)
-    return result
+    return np.asarray(vectors / np.where(lengths == 0, 1, lengths), dtype=np.float32)
 
 
 def row(name: str, removed: str, scores: list[tuple[float, float, float]]) -> str:
@@ -198,7 +197,9 @@ def read_data(tasks: Path) -> Data:
     pairs = {part: list(read_pairs(tasks / "snli_small" / f"{part}.jsonl")) for part in ("train", "dev")}
     squad = {part: read_articles(tasks / "squad_small" / f"{part}-v1.1.json") for part in ("train", "dev")}
     return Data(
-        *(list(column) for column in zip(*pairs["dev"])),  # type: ignore[arg-type]
+        premises=[premise for premise, _, _ in pairs["dev"]],
+        hypotheses=[hypothesis for _, hypothesis, _ in pairs["dev"]],
+        labels=[label for _, _, label in pairs["dev"]],
         articles=squad["dev"],
         fit_pairs=sorted({text for pair in pairs["train"] for text in pair[:2]}),
         fit_articles=[text for paragraphs, questions in squad["train"] for text in (*paragraphs, *dict(questions))],

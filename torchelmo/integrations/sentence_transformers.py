@@ -41,7 +41,7 @@ class _ModuleConfig(Config):
     freeze: bool = False
 
 
-class ElmoModule(InputModule):  # type: ignore[misc]
+class ElmoModule(InputModule):
     """Compute contextual vectors of the tokens of texts, to be pooled by the next module.
 
     The vectors are a learned mix of all layers, which before training is their average. As in `Elmo.embed`, a text is
@@ -68,7 +68,7 @@ class ElmoModule(InputModule):  # type: ignore[misc]
     def __init__(
         self, model: BiLM | str | Path | None = None, *, lang: str | None = None, freeze: bool = False
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         bilm = model if isinstance(model, BiLM) else load(model)
         self.elmo = Elmo(bilm, dropout=0.0, freeze=freeze)
         self.lang = lang or bilm.lang or "en"
@@ -77,7 +77,7 @@ class ElmoModule(InputModule):  # type: ignore[misc]
         """Return the width of the vectors."""
         return self.elmo.dim
 
-    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
+    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
         """Split texts into tokens, and return their ids.
 
         Args:
@@ -99,8 +99,8 @@ class ElmoModule(InputModule):  # type: ignore[misc]
         ids = self.elmo.bilm.token_ids([[token for sentence in text for token in sentence] for text in texts]).cpu()
         sentence_ids = torch.zeros(ids.shape[:2], dtype=torch.int64)
         mask = torch.zeros(ids.shape[:2], dtype=torch.int64)
-        for row, text in enumerate(texts):
-            numbers = [i for i, sentence in enumerate(text) for _ in sentence]
+        for row, sentences in enumerate(texts):
+            numbers = [i for i, sentence in enumerate(sentences) for _ in sentence]
             sentence_ids[row, : len(numbers)] = torch.tensor(numbers, dtype=torch.int64)
             mask[row, : len(numbers)] = 1
         return {"input_ids": ids, "attention_mask": mask, "sentence_ids": sentence_ids}
@@ -144,6 +144,7 @@ class ElmoModule(InputModule):  # type: ignore[misc]
         cache_folder: str | None = None,
         revision: str | None = None,
         local_files_only: bool = False,
+        init_defaults: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> "ElmoModule":
         """Read what `save` wrote; called by `SentenceTransformer`.
