@@ -20,7 +20,7 @@ NUMERIC := $(wildcard tests/bilm tests/test_elmo.py tests/test_embed*.py tests/t
 	tests/lm/test_predict.py tests/compat tests/tasks/layers)
 KERNELS := own ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=SSE41 ONEDNN_MAX_CPU_ISA=AVX2
 
-.PHONY: help demo quick test test-kernels fuzz kills docs lint types pytest format clean
+.PHONY: help demo quick test test-kernels test-old-code fuzz kills docs lint types pytest format clean
 .DELETE_ON_ERROR:
 
 help:  ## list these targets
@@ -40,6 +40,14 @@ test-kernels: $(INSTALLED)  ## the numeric tests with other CPU kernels and thre
 		env $$(test $$kernels = own || echo $$kernels) OMP_NUM_THREADS=$$threads MKL_NUM_THREADS=$$threads \
 			$(BIN)/python -m pytest --no-cov -q $(NUMERIC) $(ARGS) || failed="$$failed $$kernels/$$threads"; \
 	done; done; test -z "$$failed" || { echo "failed with:$$failed" >&2; exit 1; }
+
+OLD := build/old-code
+
+test-old-code: $(INSTALLED)  ## flair and SeqVec, which import AllenNLP, with torchelmo in its place: installs both
+	test -x $(OLD)/bin/python || $(PYTHON) -m venv $(OLD)
+	$(OLD)/bin/python -m pip install --quiet --constraint constraints.txt --editable . flair==0.15.1 pytest hypothesis
+	$(OLD)/bin/python -m pip install --quiet --no-deps seqvec==0.4.1
+	$(THREADS) $(OLD)/bin/python -m pytest -q tests/compat/test_old_code.py $(ARGS)
 
 MINUTES ?= 10
 KILLS ?= 20

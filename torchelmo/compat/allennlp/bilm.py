@@ -1,6 +1,7 @@
 """AllenNLP's `_ElmoBiLm`, its character encoder and its stateful LSTM, with AllenNLP's names and results."""
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -314,7 +315,10 @@ class ElmoBiLm(nn.Module):
 
 
 def load_files(options_file: File | None, weight_file: File | None) -> BiLM:
-    """Load official files from two local paths, or the model in the package if both are None."""
+    """Load official files from two local paths, or the model in the package if both are None.
+
+    Files that are named by their published addresses must be in the folder TORCHELMO_HOME, or in a folder there.
+    """
     if options_file is None and weight_file is None:
         bilm = torchelmo.load()
     elif options_file is None or weight_file is None:
@@ -323,16 +327,28 @@ def load_files(options_file: File | None, weight_file: File | None) -> BiLM:
             f"{missing}: expected a path, got None. Give both files, or neither for the model in the package."
         )
     else:
-        for name, file in (("options_file", options_file), ("weight_file", weight_file)):
-            if "://" in str(file):
-                raise MissingFileError(
-                    f"{name}: expected the path of a local file, got the address {file}. "
-                    "Download the file first and give its path."
-                )
-        bilm = torchelmo.load_official(options_file, weight_file)
+        bilm = torchelmo.load_official(*_find_files(options_file, weight_file))
     if bilm.config.input != "characters" or bilm.config.direction != "both":
         raise ConfigError(
             "AllenNLP's ELMo reads characters in both directions, but this model has input = "
             f"{bilm.config.input!r} and direction = {bilm.config.direction!r}. Use torchelmo.Elmo for it."
         )
     return bilm
+
+
+def _find_files(options_file: File, weight_file: File) -> tuple[File, File]:
+    """Return the paths of two files; those that are given as addresses are looked up by their names."""
+    files = {"options_file": options_file, "weight_file": weight_file}
+    names = {argument: str(file).rsplit("/", 1)[-1] for argument, file in files.items() if "://" in str(file)}
+    if not names:
+        return options_file, weight_file
+    home = Path(os.environ.get("TORCHELMO_HOME") or Path.home() / ".cache" / "torchelmo").expanduser()
+    for folder in (home, *sorted(home.glob("*/"))):
+        found = {argument: folder / name for argument, name in names.items()}
+        if all(path.is_file() for path in found.values()):  # in one folder: options have the same name for many models
+            return found.get("options_file", options_file), found.get("weight_file", weight_file)
+    given = " and ".join(f"{argument} = {files[argument]}" for argument in names)
+    raise MissingFileError(
+        f"Expected the paths of local files, got {given}. Nothing is downloaded: put {' and '.join(names.values())} "
+        f"into {home} or a folder in it (TORCHELMO_HOME chooses another folder), or give local paths."
+    )
