@@ -20,6 +20,7 @@ from torchelmo.lm.corpus import Corpus
 from torchelmo.lm.losses import ObjectiveOutput
 from torchelmo.lm.predict import perplexity
 from torchelmo.lm.run import HeldOutPerplexity, Progress, Run, open_run
+from torchelmo.progress import count
 from torchelmo.progress import progress as show_progress
 from torchelmo.runs.config import Every
 from torchelmo.runs.distributed import World, distributed_context
@@ -399,7 +400,7 @@ def describe_run(run: Run) -> str:
     length = f"{config.hours:g} hours" if run.n_steps is None else f"{run.n_steps:,} steps"
     return (
         f"{config.data} ({run.corpus.n_tokens:,} tokens) -> {config.out}: {n_parameters:,} parameters, {length} of "
-        f"{run.stream.tokens_per_window:,} tokens, on {run.world.device} with {torch.get_num_threads()} thread(s)"
+        f"{run.stream.tokens_per_window:,} tokens, on {run.world.device} with {count(torch.get_num_threads(), 'threads')}"
     )
 
 
