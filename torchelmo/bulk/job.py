@@ -124,7 +124,7 @@ def embed_file(
         The path and the size of the output.
 
     Raises:
-        WrongCallError: The arguments do not fit together, or not the run that should be resumed.
+        WrongCallError: The arguments contradict each other, or the run to resume had others.
         InputError: The text cannot be read.
         OutputError: The output cannot be written.
     """

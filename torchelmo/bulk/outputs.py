@@ -147,7 +147,7 @@ class Hdf5Output:
         return int(np.prod(self.shape(n_tokens))) * self.dtype.itemsize
 
     def finish(self, path: Path, lines: Callable[[], Iterable[Line]], counts: Array, places: Array) -> None:
-        """Complete the file when all records are written: nothing is left to do."""
+        """Do nothing: the file is complete when all records are written."""
 
     def _create_tokens(
         self, file: Any, lines: Iterable[Line], counts: Array, check_signals: Callable[[], None]

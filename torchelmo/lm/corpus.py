@@ -86,7 +86,7 @@ class Corpus:
         return self.lang is None
 
     def has_part(self, part: Part) -> bool:
-        """Return whether the text was prepared with that part, by its card."""
+        """Return whether the card lists this part of the text."""
         return part in self.card["parts"] and self.card["parts"][part]["sentences"] > 0
 
     @cached_property

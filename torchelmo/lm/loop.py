@@ -398,9 +398,10 @@ def describe_run(run: Run) -> str:
     """Describe a run in one line: data, output, size, length, device."""
     config, n_parameters = run.config, sum(parameter.numel() for parameter in run.bilm.parameters())
     length = f"{config.hours:g} hours" if run.n_steps is None else f"{run.n_steps:,} steps"
+    threads = count(torch.get_num_threads(), "threads")
     return (
         f"{config.data} ({run.corpus.n_tokens:,} tokens) -> {config.out}: {n_parameters:,} parameters, {length} of "
-        f"{run.stream.tokens_per_window:,} tokens, on {run.world.device} with {count(torch.get_num_threads(), 'threads')}"
+        f"{run.stream.tokens_per_window:,} tokens, on {run.world.device} with {threads}"
     )
 
 

@@ -183,7 +183,7 @@ class Sampler:
 def sampled_loss(softmax: Softmax, hidden: Tensor, targets: Tensor, negatives: Negatives | None) -> Tensor:
     """Return the mean of −log p(target) against the negatives. Only the rows of `touched_rows` get a gradient.
 
-    The gradient tensor is dense all the same, because fused optimizers need that.
+    The gradient tensor is dense anyway, because fused optimizers need a dense one.
     """
     if negatives is None:
         raise InputError("sampled_loss: expected negatives, got None. Draw them with Sampler.draw.")

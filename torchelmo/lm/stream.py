@@ -97,7 +97,7 @@ class Stream:
 
     @property
     def position(self) -> dict[str, Any]:
-        """The position of all ranks together as plain data; the same on every rank."""
+        """The position of all ranks in the stream, as plain data. It is the same on every rank."""
         epoch, taken, again = self._taken()
         return {
             "seed": self.seed,

@@ -230,7 +230,7 @@ def marginal_loss(scores: Tensor, clusters: Tensor) -> Tensor:
 
 
 def best_antecedents(scores: Tensor) -> list[int]:
-    """Return the index of the best antecedent of every span; its own index if that is ε."""
+    """Return the index of the best antecedent of every span, or its own index if it has none (ε)."""
     indices: list[int] = (torch.arange(len(scores)) - scores.argmax(dim=1).cpu()).tolist()
     return indices
 
