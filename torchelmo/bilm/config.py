@@ -21,8 +21,8 @@ class BiLMConfig(Config):
     """The shape of a biLM.
 
     Args:
-        input: "characters" reads the UTF-8 bytes of a word, "words" whole words, and "both" Unicode characters and
-            whole words, as the models of ELMoForManyLangs do.
+        input: "characters" reads the UTF-8 bytes of a word, "words" whole words, "characters+words" Unicode characters
+            and whole words, as the models of ELMoForManyLangs do.
         n_words: The number of words that a model with word input reads; 0 for character input.
         n_characters: The number of character ids: 256 bytes, five marks, and 0 for padding. If the input is both, the
             symbols of the model, and 0.
