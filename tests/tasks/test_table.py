@@ -14,7 +14,7 @@ from facts import mentions
 from tiny_tasks import pos_settings, write_ner, write_pos, write_toml
 
 from torchelmo.config import load_config
-from torchelmo.errors import ConfigError, TrainingError
+from torchelmo.errors import ConfigError, MissingFileError, TrainingError
 from torchelmo.runs.checkpoint import checkpoints
 from torchelmo.tasks import table as tables
 from torchelmo.tasks import train
@@ -210,6 +210,12 @@ def test_a_wrong_table_is_an_error_before_anything_is_run(table, tmp_path, chang
     table.write_text(TOML.replace(*change))
     with pytest.raises(ValueError, match=mentions(*words)):
         run_table(table, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_model_is_an_error_before_anything_is_run(table, tmp_path):
+    with pytest.raises(MissingFileError, match=mentions("gone")):
+        run_table(table, tmp_path / "out", settings=["elmo.model=gone"])
     assert not (tmp_path / "out").exists()
 
 

@@ -397,7 +397,7 @@ def peak_memory(device: torch.device) -> float:
 def describe_run(run: Run) -> str:
     """Describe a run in one line: data, output, size, length, device."""
     config, n_parameters = run.config, sum(parameter.numel() for parameter in run.bilm.parameters())
-    length = f"{config.hours:g} hours" if run.n_steps is None else f"{run.n_steps:,} steps"
+    length = f"{config.hours:g} hours" if run.n_steps is None else count(run.n_steps, "steps")
     threads = count(torch.get_num_threads(), "threads")
     return (
         f"{config.data} ({run.corpus.n_tokens:,} tokens) -> {config.out}: {n_parameters:,} parameters, {length} of "

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from torchelmo.config import Config, PositiveInt, load_config
 from torchelmo.errors import ConfigError, TorchelmoError, TrainingError
 from torchelmo.files import atomic_write, os_errors_as_output_error, write_json
+from torchelmo.formats.load import find_model
 from torchelmo.progress import progress
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.runner import find_finished
@@ -95,6 +96,7 @@ def run_table(
 
     Raises:
         ConfigError: The table or one of its configurations is wrong. Nothing was run.
+        MissingFileError: There is no such biLM. Nothing was run.
         TrainingError: Some runs failed. The message has the reason of each.
     """
     table = read_table(path)
@@ -112,6 +114,8 @@ def run_table(
     outcomes = {job.config.out: job.outcome_on_disk() for _, job in runs}
     wanted = [job for column, job in runs if not columns or column.name in columns]
     unfinished = [job for job in wanted if outcomes[job.config.out] == JobOutcome()]
+    for model in {job.config.elmo.model for job in unfinished if job.config.elmo.place != "none"}:
+        find_model(model or None)  # a wrong name is an error now, not after the first column
     for job, outcome in zip(unfinished, run_jobs(unfinished, jobs, threads=threads)):
         outcomes[job.config.out] = outcome
     for _, job in runs:
