@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from torchelmo.errors import WrongCallError, shorten
+from torchelmo.errors import ConfigError, WrongCallError, shorten
 from torchelmo.files import require_file
 
 if TYPE_CHECKING:
@@ -101,7 +101,9 @@ def use_device(device: str, threads: int | None = None) -> str:
     try:
         place = choose_device(device)
         torch.empty(1, device=place)
-    except (RuntimeError, AssertionError, NotImplementedError, ValueError) as error:
+    except ConfigError as error:
+        raise WrongCallError(f"--device {device}: {str(error).removeprefix('device: ')}") from error
+    except (RuntimeError, AssertionError, NotImplementedError, ValueError) as error:  # of the driver
         reason = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
         raise WrongCallError(
             f"--device {device}: cannot be used here ({shorten(reason)}). Use auto, cpu, or cuda with a GPU."
