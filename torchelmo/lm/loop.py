@@ -20,7 +20,6 @@ from torchelmo.lm.corpus import Corpus
 from torchelmo.lm.losses import ObjectiveOutput
 from torchelmo.lm.predict import perplexity
 from torchelmo.lm.run import HeldOutPerplexity, Progress, Run, open_run
-from torchelmo.progress import count
 from torchelmo.progress import progress as show_progress
 from torchelmo.runs.config import Every
 from torchelmo.runs.distributed import World, distributed_context
@@ -397,11 +396,10 @@ def peak_memory(device: torch.device) -> float:
 def describe_run(run: Run) -> str:
     """Describe a run in one line: data, output, size, length, device."""
     config, n_parameters = run.config, sum(parameter.numel() for parameter in run.bilm.parameters())
-    length = f"{config.hours:g} hours" if run.n_steps is None else count(run.n_steps, "steps")
-    threads = count(torch.get_num_threads(), "threads")
+    length = f"{config.hours:g} hours" if run.n_steps is None else f"{run.n_steps:,} steps"
     return (
         f"{config.data} ({run.corpus.n_tokens:,} tokens) -> {config.out}: {n_parameters:,} parameters, {length} of "
-        f"{run.stream.tokens_per_window:,} tokens, on {run.world.device} with {threads}"
+        f"{run.stream.tokens_per_window:,} tokens, on {run.world.device} (threads: {torch.get_num_threads()})"
     )
 
 
