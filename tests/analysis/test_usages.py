@@ -129,7 +129,7 @@ def test_case_and_tokenized_text(text):
     assert len(list(read_usages([str(text)], TARGETS, ignore_case=True))) == 4
     found = list(read_usages([str(text)], {"rose;": "rose"}, lang=None))
     assert [usage for sentence in found for usage in sentence.usages] == [("rose", [4], None)]
-    with pytest.raises(WrongCallError, match=mentions("text.txt", "--targets")):
+    with pytest.raises(WrongCallError, match=mentions("text.txt", "`targets`")):
         list(read_usages([str(text)], None))
 
 
@@ -185,12 +185,12 @@ def test_an_interrupted_run_is_resumed(elmo, text, tmp_path, monkeypatch, suffix
     whole, out = tmp_path / f"whole{suffix}", tmp_path / f"out{suffix}"
     collect_usages(elmo, [str(text)], TARGETS, whole, batch_tokens=1)
     error = interrupt(elmo, text, out, monkeypatch, after=2)
-    assert "--resume" in error.__notes__[0]
+    assert "resume=True" in error.__notes__[0]
     assert not out.exists()
     partial = tmp_path / f"out{suffix}.partial"
     with (partial / "vectors.bin").open("ab") as stream:  # what was written after the last commit
         stream.write(b"half a vector")
-    with pytest.raises(OutputExistsError, match=mentions("--resume")):
+    with pytest.raises(OutputExistsError, match=mentions("resume=True")):
         collect_usages(elmo, [str(text)], TARGETS, out, batch_tokens=1)
     result = collect_usages(elmo, [str(text)], TARGETS, out, batch_tokens=1, resume=True)
     assert result.counts == {"bow": 4, "rose": 1, "quiver": 0}
@@ -214,7 +214,7 @@ def test_a_run_is_resumed_only_with_its_settings(elmo, text, tmp_path, monkeypat
         collect_usages(elmo, [str(text)], TARGETS, out, batch_tokens=1, resume=True)
     os.truncate(tmp_path / "out.npz.partial" / "vectors.bin", 3)
     text.write_text("\n".join(LINES) + "\n", encoding="utf-8")
-    with pytest.raises(OutputError, match=mentions("vectors.bin", "--overwrite")):
+    with pytest.raises(OutputError, match=mentions("vectors.bin", "overwrite=True")):
         collect_usages(elmo, [str(text)], TARGETS, out, batch_tokens=1, resume=True)
     collect_usages(elmo, [str(text)], TARGETS, out, overwrite=True)
     assert out.exists()
@@ -236,7 +236,7 @@ def test_wrong_calls_are_named(elmo, text, tmp_path):
         collect(layers="all")
     with pytest.raises(ConfigError, match=mentions("layers", 7)):
         collect(layers=7)
-    with pytest.raises(WrongCallError, match=mentions("--resume", "--overwrite")):
+    with pytest.raises(WrongCallError, match=mentions("resume=True", "overwrite=True")):
         collect(resume=True, overwrite=True)
     with pytest.raises(InputError, match=mentions("text.txt")):
         collect(targets={"quiver": "quiver"})
@@ -248,7 +248,7 @@ def test_wrong_calls_are_named(elmo, text, tmp_path):
     with pytest.raises(OutputExistsError, match=mentions("other.npz.partial")):
         collect("other.npz", overwrite=True)
     (tmp_path / "done.npz").write_bytes(b"")
-    with pytest.raises(OutputExistsError, match=mentions("done.npz", "--overwrite")):
+    with pytest.raises(OutputExistsError, match=mentions("done.npz", "overwrite=True")):
         collect("done.npz")
 
 

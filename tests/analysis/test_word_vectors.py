@@ -89,14 +89,14 @@ def test_an_interrupted_run_is_continued_with_the_same_result(elmo, text, tmp_pa
         patch.setattr(word_vectors._Sums, "add", interrupt)
         with pytest.raises(KeyboardInterrupt) as stopped:
             average_words(elmo, [text], out, min_count=1, lang=None)
-    assert "--resume" in stopped.value.__notes__[0]
+    assert "resume=True" in stopped.value.__notes__[0]
     assert partial.exists()
     assert not out.exists()
-    with pytest.raises(OutputExistsError, match=mentions(partial, "--resume")):
+    with pytest.raises(OutputExistsError, match=mentions(partial, "resume=True")):
         average_words(elmo, [text], out, min_count=1, lang=None)
-    with pytest.raises(WrongCallError, match=mentions(partial, "--overwrite")):
+    with pytest.raises(WrongCallError, match=mentions(partial, "overwrite=True")):
         average_words(elmo, [text], out, min_count=1, layers="top", lang=None, resume=True)
-    with pytest.raises(WrongCallError, match=mentions(partial, "--overwrite")):
+    with pytest.raises(WrongCallError, match=mentions(partial, "overwrite=True")):
         average_words(elmo, [text], out, min_count=6, lang=None, resume=True)
     average_words(elmo, [text], out, min_count=1, lang=None, resume=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt", "whole.txt", "words.txt"]
@@ -118,7 +118,7 @@ def test_the_work_is_saved_from_time_to_time(elmo, text, tmp_path, monkeypatch):
 
 def test_what_is_wrong_is_named(elmo, text, tmp_path):
     out = tmp_path / "words.txt"
-    with pytest.raises(InputError, match=mentions(text, "at least 100", "at most 12", "--min-count")):
+    with pytest.raises(InputError, match=mentions(text, "at least 100", "at most 12", "`min_count`")):
         average_words(elmo, [text], out, min_count=100, lang=None)
     with pytest.raises(ConfigError, match=mentions("layers", "'all'")):
         average_words(elmo, [text], out, layers="all")
@@ -127,7 +127,7 @@ def test_what_is_wrong_is_named(elmo, text, tmp_path):
     with pytest.raises(InputError, match=mentions("standard input")):
         average_words(elmo, ["-"], out)
     out.write_text("notes\n", encoding="utf-8")
-    with pytest.raises(OutputExistsError, match=mentions(out, "--overwrite")):
+    with pytest.raises(OutputExistsError, match=mentions(out, "overwrite=True")):
         average_words(elmo, [text], out)
     with pytest.raises(InputError, match=mentions(out, "header")):
         average_words(elmo, [text], out, resume=True)

@@ -171,24 +171,27 @@ class UsageFile:
 def check_usages_output(out: Path, *, resume: bool, overwrite: bool) -> None:
     """Check everything about the output that can be known before any work."""
     if resume and overwrite:
-        raise WrongCallError("Expected --resume, which continues a run, or --overwrite, which starts again; got both.")
+        raise WrongCallError(
+            "Expected resume=True, which continues a run, or overwrite=True, which starts again; got both."
+        )
     if out.suffix not in SUFFIXES:
-        raise WrongCallError(f"--out {out}: expected a name that ends in {' or '.join(SUFFIXES)}.")
+        raise WrongCallError(f"`out` {out}: expected a name that ends in {' or '.join(SUFFIXES)}.")
     if out.is_dir():
-        raise WrongCallError(f"--out {out}: expected the name of a file, found a directory.")
+        raise WrongCallError(f"`out` {out}: expected the name of a file, found a directory.")
     if out.exists() and not (overwrite or resume):
-        raise OutputExistsError(f"--out {out}: exists. Choose another name, or replace it with --overwrite.")
+        raise OutputExistsError(f"`out` {out}: exists. Choose another name, or replace it with overwrite=True.")
     partial = partial_folder(out)
     if not partial.exists() and not partial.is_symlink():
         return
     if not _is_ours(partial):
         raise OutputExistsError(
             f"{partial}: expected the unfinished output of an earlier run, found something else, which was left alone. "
-            "Move it away, or choose another --out."
+            "Move it away, or choose another `out`."
         )
     if not (resume or overwrite):
         raise OutputExistsError(
-            f"{partial}: an earlier run was interrupted. Continue it with --resume, or start again with --overwrite."
+            f"{partial}: an earlier run was interrupted. Continue it with resume=True, or start again with "
+            "overwrite=True."
         )
 
 
@@ -222,7 +225,7 @@ class PartialUsages:
                 yield self
         except BaseException as error:
             if self._committed:
-                error.add_note(f"{self.folder} has the first {self._committed:,} usages; continue with --resume.")
+                error.add_note(f"{self.folder} has the first {self._committed:,} usages; continue with resume=True.")
             elif started:
                 _remove(self.folder)
             remove_empty_folders(created)
@@ -293,7 +296,7 @@ class PartialUsages:
                         raise ValueError(f"{name} is too short")
                     stream.truncate(size)
         except (KeyError, TypeError, ValueError, OSError) as error:
-            raise OutputError(f"{self.folder}: cannot be resumed: {error}. Start again with --overwrite.") from error
+            raise OutputError(f"{self.folder}: cannot be resumed: {error}. Start again with overwrite=True.") from error
         self._committed = self.n_usages
         return True
 
@@ -352,12 +355,12 @@ def compare_settings(found: Any, expected: dict[str, Any], where: Path) -> None:
         OutputError: The settings of the run are missing.
     """
     if not isinstance(found, dict):
-        raise OutputError(f"{where}: expected the settings of its run, found none. Start again with --overwrite.")
+        raise OutputError(f"{where}: expected the settings of its run, found none. Start again with overwrite=True.")
     for name, value in expected.items():
         if found.get(name) != value:
             raise WrongCallError(
                 f"{where}: was started with {name} = {short_repr(found.get(name))}, this call has {short_repr(value)}. "
-                "Use --resume with the arguments of the first call, or --overwrite."
+                "Use resume=True with the arguments of the first call, or overwrite=True."
             )
 
 

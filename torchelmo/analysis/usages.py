@@ -107,7 +107,7 @@ def read_usages(
             continue
         if forms is None:
             raise WrongCallError(
-                f"{file}: expected --targets, the words to look for. Only uses.csv of DWUG has its own."
+                f"{file}: expected `targets`, the words to look for. Only uses.csv of DWUG has its own."
             )
         for number, text in enumerate(read_lines(file)):
             for tokens in _split(text, lang):
@@ -230,7 +230,7 @@ def _is_dwug(file: str) -> bool:
 def _read_dwug(file: str, lemmas: set[str] | None, lang: str | None, grouping: str | None) -> Iterator[UsageSentence]:
     table = TableReader(file)
     lemma, context, indexes = (table.columns.index(name) for name in _DWUG)
-    period = None if grouping is None else table.index("grouping", "--grouping")
+    period = None if grouping is None else table.index("grouping", "`grouping`")
     identifier = table.columns.index("identifier") if "identifier" in table.columns else None
     for line, row in table:
         if (lemmas is not None and row[lemma] not in lemmas) or (period is not None and row[period] != grouping):

@@ -94,10 +94,10 @@ def average_words(
         log.info("%s: was already complete; nothing was done.", out)
         return _measure(out)
     if out.exists() and not overwrite:
-        raise OutputExistsError(f"{out}: the output exists. Choose another name, or replace it with --overwrite.")
+        raise OutputExistsError(f"{out}: the output exists. Choose another name, or replace it with overwrite=True.")
     if partial.exists() and not (resume or overwrite):
         raise OutputExistsError(
-            f"{partial}: an interrupted run exists. Continue it with --resume, or start again with --overwrite."
+            f"{partial}: an interrupted run exists. Continue it with resume=True, or start again with overwrite=True."
         )
     out.parent.mkdir(parents=True, exist_ok=True)
     with hold_lock(out.with_name(out.name + ".lock"), str(out)):
@@ -141,7 +141,7 @@ class _Sums:
 
     def load(self, path: Path, key: bytes) -> None:
         shapes = {"totals": self.totals.shape, "counts": self.counts.shape, "n_sentences": (), "key": (len(key),)}
-        again = "Start again with --overwrite."
+        again = "Start again with overwrite=True."
         try:
             tensors = read_tensors(path, shapes, what="this run", dtypes=("F64",), dtype=torch.float64, advice=again)
         except WeightsError as error:
@@ -168,7 +168,7 @@ def _count_words(texts: Sequence[str], lang: str | None, min_count: int, max_wor
         most = max(counts.values(), default=0)
         raise InputError(
             f"{', '.join(texts)}: expected words that occur at least {min_count} times, found {len(counts):,} words "
-            f"that occur at most {count(most, 'times')}. Give more text, or reduce --min-count."
+            f"that occur at most {count(most, 'times')}. Give more text, or reduce `min_count`."
         )
     return chosen[:max_words], n_sentences
 
@@ -200,7 +200,7 @@ def _add_all(
                     last = time.monotonic()
         except KeyboardInterrupt as error:  # the sums may contain half of a block, so they are not saved now
             if partial.exists():
-                error.add_note("Continue with --resume.")
+                error.add_note("Continue with resume=True.")
             raise
 
 
