@@ -10,13 +10,20 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 
+def _eight_bits(register: int) -> int:
+    for _ in range(8):
+        register = register >> 1 ^ (0x82F63B78 if register & 1 else 0)
+    return register
+
+
+_TABLE = [_eight_bits(byte) for byte in range(256)]
+
+
 def crc32c(data: bytes) -> int:
-    """Bit by bit, as it is defined."""
+    """Byte by byte, as it is defined."""
     register = 0xFFFFFFFF
     for byte in data:
-        register ^= byte
-        for _ in range(8):
-            register = register >> 1 ^ (0x82F63B78 if register & 1 else 0)
+        register = _TABLE[(register ^ byte) & 0xFF] ^ register >> 8
     return register ^ 0xFFFFFFFF
 
 

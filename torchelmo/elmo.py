@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torchelmo.bilm.fast.cache import TokenVectorCache
 from torchelmo.bilm.fast.products import Precision
 from torchelmo.bilm.model import BiLM
+from torchelmo.config import config_to_dict
 from torchelmo.embedder import (
     Embedder,
     EmbedSettings,
@@ -58,7 +59,8 @@ class Elmo(nn.Module):
         layer_norm: Normalize each layer before mixing.
         freeze: Train only the mixes, not the biLM.
         keep_boundaries: Keep `<S>` and `</S>` in the output of `forward`.
-        mixes: Mixes to use instead of `n_mixes` new ones.
+        mixes: Mixes to use instead of `n_mixes` new ones; "published" for those that came with the model, as in
+            AllenNLP archives and TF-Hub modules.
         cache: How many token vectors `embed` keeps between calls: a number of tokens, or a size such as "64MB". 0 keeps
             none.
 
@@ -86,7 +88,7 @@ class Elmo(nn.Module):
         layer_norm: bool = False,
         freeze: bool = True,
         keep_boundaries: bool = False,
-        mixes: Sequence[ScalarMix] | None = None,
+        mixes: Sequence[ScalarMix] | Literal["published"] | None = None,
         cache: int | str = 50_000,
     ) -> None:
         super().__init__()
@@ -96,6 +98,10 @@ class Elmo(nn.Module):
         n_layers = self.bilm.config.n_layers + 1
         if n_mixes < 1:
             raise ConfigError(f"n_mixes: expected at least 1, got {n_mixes}.")
+        if mixes == "published":
+            mixes = [ScalarMix(n_layers, **config_to_dict(mix)) for mix in self.bilm.mixes]
+            if not mixes:
+                raise ConfigError(f"mixes: {self.bilm.source} came without mixes. Leave out mixes, for new ones.")
         if mixes is None:
             mixes = [ScalarMix(n_layers, layer_norm=layer_norm) for _ in range(n_mixes)]
         elif not mixes or n_mixes not in (1, len(mixes)):

@@ -40,7 +40,7 @@ def official_folder(tmp_path: Path) -> Path:
     _, weights = random_official().write(folder)
     weights.rename(folder / "model.hdf5")
     (folder / "vocab.txt.gz").write_bytes(gzip.compress(("\n".join(WORDS) + "\n").encode()))
-    (folder / "meta.json").write_text("{}")
+    (folder / "meta.json").write_text('{"name":\n "trained on lemmas"}')
     (folder / "README").write_text("A model.")
     return folder
 
@@ -82,6 +82,7 @@ def test_convert_and_info(official_folder, tmp_path):
     assert same(torchelmo.load(tmp_path / "converted"), torchelmo.load(official_folder))
     about = describe(file)
     assert about["files"] == {"210.zip": Path(file).stat().st_size}
+    assert about["description"] == '{"name": "trained on lemmas"}'
 
 
 def test_a_name_without_suffix(official_folder, tmp_path):
@@ -198,10 +199,12 @@ def test_an_error_page(tmp_path):
         torchelmo.load(tmp_path / "210.zip")
 
 
-def test_another_file(tmp_path):
-    (tmp_path / "weights.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n")
-    with pytest.raises(MissingFileError, match=mentions("weights.hdf5", "folder", ".zip")):
-        torchelmo.load(tmp_path / "weights.hdf5")
+@pytest.mark.parametrize("name", ["model.ckpt-3.index", "210.zip.part"])
+def test_another_file(name, tmp_path):
+    (tmp_path / name).write_bytes(b"something")
+    facts = ("not finished",) if name.endswith("part") else ("folder", ".zip")
+    with pytest.raises(MissingFileError, match=mentions(name, *facts)):
+        torchelmo.load(tmp_path / name)
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar", "gztar"])

@@ -106,6 +106,93 @@ def test_without_word_vectors(folder):
     assert np.isfinite(Elmo(bilm).embed([["the", "bow"]])[0]).all()
 
 
+def test_characters_only(folder):
+    """Without word vectors there need not be a word.dic, and words make no difference."""
+    bilm = torchelmo.load(folder)
+    with torch.no_grad():
+        bilm.encoder.word_vectors.zero_()
+    expected = Elmo(bilm).embed([["the", "bow", "zebra"]])[0]
+    edit_shape(folder, word_dim=0)
+    weights = torch.load(folder / "token_embedder.pkl", weights_only=True)
+    del weights["word_emb_layer.embedding.weight"]
+    weights["projection.weight"] = weights["projection.weight"][:, 3:].clone()
+    torch.save(weights, folder / "token_embedder.pkl")
+    for remove in (False, True):
+        if remove:
+            (folder / "word.dic").unlink()
+        np.testing.assert_allclose(Elmo(folder).embed([["the", "bow", "zebra"]])[0], expected, atol=1e-6)
+
+
+def edit_shape(folder: Path, **changes: object) -> None:
+    shape = json.loads((folder / "tiny.json").read_text())
+    shape["token_embedder"].update(changes)
+    (folder / "tiny.json").write_text(json.dumps(shape))
+
+
+def test_words_only(folder, tmp_path):
+    """The model reads whole words then, with the marks of word.dic under our names."""
+    edit_shape(folder, char_dim=0)
+    (folder / "char.dic").unlink()
+    weights = torch.load(folder / "token_embedder.pkl", weights_only=True)
+    kept = {name: weights[name] for name in ("word_emb_layer.embedding.weight", "projection.bias")}
+    kept["projection.weight"] = weights["projection.weight"][:, :3].clone()
+    torch.save(kept, folder / "token_embedder.pkl")
+    vectors = kept["word_emb_layer.embedding.weight"] @ kept["projection.weight"].T + kept["projection.bias"]
+    rows = {line.split("\t")[0]: int(line.split("\t")[1]) for line in (folder / "word.dic").read_text().splitlines()}
+    bilm = torchelmo.load(folder)
+    assert bilm.config.input == "words"
+    found = Elmo(bilm).embed([["the", "zebra"]])[0]
+    expected = vectors[[rows["the"], rows["<oov>"]]]
+    np.testing.assert_allclose(found[0], torch.cat([expected, expected], dim=1), atol=1e-6)
+    convert(folder, tmp_path / "converted")
+    np.testing.assert_allclose(Elmo(tmp_path / "converted").embed([["the", "zebra"]])[0], found, atol=1e-6)
+    edit_shape(folder, char_dim=0, word_dim=0)
+    with pytest.raises(ConfigError, match=mentions("tiny.json", "char_dim", "word_dim")):
+        torchelmo.load(folder)
+
+
+@pytest.mark.parametrize("named", ["/users4/x/configs/tiny.json", "configs/tiny.json", "..\\x\\tiny.json"])
+def test_where_the_shape_is(named, folder):
+    """Below the folder under the path of config.json, or in the folder."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"config_path": named}))
+    assert_layers(torchelmo.load(folder))
+    if named.startswith("configs"):
+        (folder / "configs").mkdir()
+        (folder / "tiny.json").rename(folder / "configs" / "tiny.json")
+        assert_layers(torchelmo.load(folder))
+
+
+def test_the_shape_in_config_json(folder):
+    (folder / "tiny.json").rename(folder / "config.json")
+    assert_layers(torchelmo.load(folder))
+
+
+def test_a_shape_elsewhere_is_not_read(folder):
+    shutil.move(folder / "tiny.json", folder.parent / "tiny.json")
+    config = json.loads((folder / "config.json").read_text())
+    for named in ("../tiny.json", str(folder.parent / "tiny.json"), "a\0b", "x" * 5000):
+        (folder / "config.json").write_text(json.dumps(config | {"config_path": named}))
+        with pytest.raises(WeightsError, match=mentions("token_embedder.pkl")):  # the default shape does not fit
+            torchelmo.load(folder)
+
+
+@pytest.mark.parametrize("top", ["", "is.model", "a/b"])
+def test_an_archive_with_folders(top, folder, tmp_path):
+    target = tmp_path / "root" / top
+    shutil.copytree(folder, target)
+    (tmp_path / "root" / "meta.json").write_text("{}")
+    assert_layers(torchelmo.load(shutil.make_archive(str(tmp_path / "136"), "zip", tmp_path / "root")))
+
+
+@pytest.mark.parametrize("legacy", [True, False])
+def test_both_formats_of_pytorch(legacy, folder):
+    for name in ("encoder.pkl", "token_embedder.pkl"):
+        weights = torch.load(folder / name, weights_only=True)
+        torch.save(weights, folder / name, _use_new_zipfile_serialization=not legacy)
+    assert_layers(torchelmo.load(folder))
+
+
 # Symbols
 
 

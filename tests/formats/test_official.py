@@ -185,7 +185,7 @@ def test_words_know_their_vocabulary(load_random):
     assert bilm.vocabulary.words == WORDS
     assert Elmo(bilm).encode([["bow", "unheard"], ["the"]]).tolist() == [[5, 3], [4, 0]]
     begin, end = bilm.boundary_ids()
-    assert (int(begin), int(end)) == (2, 1)  # <S> and </S> stand where the vocabulary has them
+    assert (int(begin), int(end)) == (2, 1)  # <S> and </S> are at their places in the vocabulary
 
 
 def test_an_old_file_is_kept_when_writing_fails(tmp_path, tiny_bilm, monkeypatch):

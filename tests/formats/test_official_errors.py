@@ -28,7 +28,7 @@ def test_no_weights(official, tmp_path):
         torchelmo.load_official(options, tmp_path)
 
 
-@pytest.mark.parametrize("data", [b"", b"not HDF5 at all", b"\x89HDF\r\n\x1a\n", b"\x00" * 4096])
+@pytest.mark.parametrize("data", [b" ", b"not HDF5 at all", b"\x89HDF\r\n\x1a\n", b"\x00" * 4096])
 def test_weights_that_are_something_else(data, official, tmp_path):
     options, weights = official.write(tmp_path)
     weights.write_bytes(data)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from facts import mentions
+from official_files import random_official
 
 import torchelmo
 from torchelmo.errors import ConfigError, WeightsError
@@ -99,7 +100,7 @@ def test_a_wrong_value(table, key, value, facts, projection, official, load):
 
 @pytest.mark.parametrize(
     ("table", "key"),
-    [("lstm", "dim"), ("lstm", "n_layers"), ("lstm", "projection_dim"), ("char_cnn", "filters")],
+    [("lstm", "dim"), ("lstm", "projection_dim"), ("char_cnn", "filters")],
 )
 def test_a_missing_key(table, key, official, load):
     del official.options[table][key]
@@ -107,11 +108,19 @@ def test_a_missing_key(table, key, official, load):
         load(official)
 
 
+@pytest.mark.parametrize("n_layers", [1, 3])
+def test_the_number_of_layers_is_that_of_the_weights(n_layers, load):
+    """bilm-tf takes 1 if the options do not have it."""
+    official = random_official(n_layers=n_layers)
+    del official.options["lstm"]["n_layers"]
+    assert load(official).config.n_layers == n_layers
+
+
 @pytest.mark.parametrize(
     ("text", "facts"),
     [
         ("{", ["JSON"]),
-        ("", ["JSON"]),
+        (" ", ["JSON"]),
         ("[" * 100_000, ["JSON"]),
         ("[]", ["JSON", "'lstm'", "list"]),
         ("{}", ["'lstm'"]),

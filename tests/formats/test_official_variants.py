@@ -268,3 +268,112 @@ def test_a_pointer_in_a_model_folder(tmp_path, tiny_bilm):
     (tmp_path / "model" / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
     with pytest.raises(WeightsError, match=mentions("model.safetensors", "git lfs pull")):
         torchelmo.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", ["options.json", "weights.hdf5", "vocab.txt"])
+def test_an_empty_file(name, tmp_path, official, softmax):
+    official.arrays.update(softmax)
+    official.write(tmp_path)
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(WeightsError, match=mentions(name, "empty")):
+        torchelmo.load(tmp_path)
+
+
+def test_half_a_download(tmp_path, official):
+    _, weights = official.write(tmp_path)
+    weights.rename(tmp_path / "weights.hdf5.part")
+    with pytest.raises(MissingFileError, match=mentions("*.hdf5", "weights.hdf5.part", "not finished")):
+        torchelmo.load(tmp_path)
+    official.write(tmp_path)
+    (tmp_path / "weights.hdf5").write_bytes(weights.read_bytes()[:3000])
+    with pytest.raises(WeightsError, match=mentions("weights.hdf5", "cut short")):
+        torchelmo.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("files", "missing"),
+    [
+        (["config.json", "char.dic", "word.dic", "encoder.pkl"], "token_embedder.pkl"),
+        (["config.json", "vocabulary/labels.txt"], "weights.th"),
+    ],
+)
+def test_a_missing_file_of_another_format_is_named(files, missing, tmp_path):
+    """Such a folder has a config.json, too, but it is not ours."""
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        fixture = FIXTURES / "efml_tiny.model" / name
+        (tmp_path / name).write_bytes(fixture.read_bytes() if fixture.exists() else b"x")
+    if "encoder.pkl" in files:
+        (tmp_path / "tiny.json").write_bytes((FIXTURES / "efml_tiny.model" / "tiny.json").read_bytes())
+    else:
+        (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(MissingFileError, match=mentions(missing)):
+        torchelmo.load(tmp_path)
+
+
+def test_other_files_are_listed(tmp_path):
+    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
+    with pytest.raises(MissingFileError, match=mentions("pytorch_model.bin", "options.json", "weights.th")):
+        torchelmo.load(tmp_path)
+    (tmp_path / "pytorch_model.bin").unlink()
+    with pytest.raises(MissingFileError, match=mentions("empty folder")):
+        torchelmo.load(tmp_path)
+
+
+def test_the_weights_by_their_path(tmp_path, official):
+    """The options are those with the same start of the name, or the only ones."""
+    options, weights = official.write(tmp_path)
+    assert torchelmo.load(weights).config.n_layers == 2
+    options.rename(tmp_path / "elmo_pt_options.json")
+    (tmp_path / "elmo_2x_options.json").write_text("{}")
+    assert torchelmo.load(weights.rename(tmp_path / "elmo_pt_weights_PubMed_only.hdf5")).config.n_layers == 2
+
+
+@pytest.mark.parametrize("text", ["{} \n", "{}\t\n", " {}\n"])
+def test_spaces_around_words(text, tmp_path, official, softmax):
+    official.arrays.update(softmax)
+    files = official.write(tmp_path)
+    (tmp_path / "vocab.txt").write_text("".join(text.format(word) for word in WORDS), encoding="utf-8")
+    assert torchelmo.load_official(*files).vocabulary.words == WORDS
+
+
+def test_of_two_vocabularies_the_one_that_fits(tmp_path, official, softmax, caplog):
+    """simple_elmo prefers vocab.txt.gz; the number of words decides."""
+    official.arrays.update(softmax)
+    files = official.write(tmp_path)
+    (tmp_path / "vocab.txt").write_text("<S>\n</S>\n<UNK>\n", encoding="utf-8")
+    (tmp_path / "vocab.txt.gz").write_bytes(gzip.compress(("\n".join(WORDS) + "\n").encode()))
+    assert torchelmo.load_official(*files).vocabulary.words == WORDS
+    assert "vocab.txt" in caplog.text
+
+
+@pytest.mark.parametrize("content", [b"", b"<!DOCTYPE html>", b"\x1f\x8b\x08\x00damaged"])
+@pytest.mark.parametrize("name", ["vocab.txt", "vocab.txt.gz"])
+def test_any_damage_to_a_vocabulary_that_is_not_needed(content, name, tmp_path, official, caplog):
+    files = official.write(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    assert torchelmo.load_official(*files).vocabulary is None
+    assert name in caplog.text
+    (tmp_path / name).unlink()
+    (tmp_path / name).mkdir()
+    assert torchelmo.load_official(*files).vocabulary is None
+
+
+def test_a_vocabulary_that_does_not_exist(tmp_path, official):
+    with pytest.raises(MissingFileError, match=mentions("absent.txt")):
+        torchelmo.load_official(*official.write(tmp_path), tmp_path / "absent.txt")
+
+
+def test_options_of_a_training(tmp_path):
+    """All keys of bilm-tf, n_characters of training, and keys that mean nothing."""
+    official = random_official(n_characters=261, extra={"reverse": False, "batch_size": 3, "n_tokens_vocab": 8})
+    official.options["char_cnn"]["projection_after_highway"] = True
+    assert_layers(torchelmo.load_official(*official.write(tmp_path)), Oracle(official.options, official.arrays))
+
+
+def test_words_without_characters(tmp_path):
+    """No char_cnn, or none of it."""
+    for extra in ({}, {"char_cnn": None}):
+        official = random_official(words=len(WORDS), extra=extra)
+        bilm = torchelmo.load_official(*official.write(tmp_path))
+        assert bilm.config.input == "words"

@@ -15,7 +15,8 @@ from tf_files import HEADER, block, bundle_entry, field, table, write_checkpoint
 import torchelmo
 from torchelmo.errors import MissingFileError, TorchelmoError, WeightsError
 from torchelmo.formats.convert import convert, describe
-from torchelmo.formats.tf_checkpoint import crc32c, find_checkpoint, mask, read_checkpoint
+from torchelmo.formats.tf_bundle import crc32c, mask, read_checkpoint
+from torchelmo.formats.tf_checkpoint import find_checkpoint, read_accumulators
 from torchelmo.lm.predict import scores
 
 FIXTURE = Path(__file__).parent.parent / "fixtures" / "tf_checkpoint_chars"
@@ -109,6 +110,122 @@ def test_other_shapes(settings, names, tied, tmp_path):
     assert all(torch.equal(tensor, expected[name]) for name, tensor in found.state_dict().items())
 
 
+def write_variables(folder: Path, official: Official, arrays: dict[str, np.ndarray]) -> Path:
+    write_checkpoint(folder, arrays)
+    (folder / "options.json").write_text(json.dumps(official.options))
+    return folder
+
+
+def assert_same(folder: Path, official: Official, tmp_path: Path) -> None:
+    expected = torchelmo.load_official(*official.write(tmp_path / "official")).state_dict()
+    found = torchelmo.load(folder).state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
+
+
+def test_names_before_tensorflow_1_2(tmp_path):
+    """weights and biases instead of kernel and bias; and variables with the names of HDF5 files."""
+    official = random_official()
+    old = TWO_LAYERS | {"/W_0": "/weights", "/B": "/biases", "/W_P_0": "/projection/weights"}
+    assert_same(write_variables(tmp_path / "a", official, variables(official, old)), official, tmp_path)
+    assert_same(write_variables(tmp_path / "b", official, variables(official, {})), official, tmp_path)
+
+
+def test_the_state_of_other_optimizers(tmp_path, caplog):
+    official = random_official()
+    arrays = {name: array for name, array in variables(official, TWO_LAYERS).items() if "Adagrad" not in name}
+    for name, array in list(arrays.items()):
+        for slot in ("Adam", "Adam_1", "RMSProp", "ExponentialMovingAverage"):
+            arrays[f"{name}/{slot}"] = array
+    arrays |= {"beta1_power": np.float32(0.9), "lm/beta2_power": np.float32(0.9), "lm/Variable_3": np.zeros(3)}
+    folder = write_variables(tmp_path / "a", official, arrays)
+    assert_same(folder, official, tmp_path)
+    assert not caplog.text
+    write_variables(folder, official, arrays | {"lm/head/kernel": np.zeros(2)})
+    assert_same(folder, official, tmp_path)
+    assert "lm/head/kernel" in caplog.text
+
+
+@pytest.mark.parametrize("scope", ["", "bilm/", "model/lm/"])
+def test_another_scope(scope, tmp_path):
+    official = random_official()
+    arrays = {name.replace("lm/", scope, 1): array for name, array in variables(official, TWO_LAYERS).items()}
+    assert_same(write_variables(tmp_path / "a", official, arrays), official, tmp_path)
+
+
+def test_one_layer_is_the_default_of_bilm_tf(tmp_path):
+    official = random_official(n_layers=1)
+    folder = write_variables(tmp_path / "a", official, variables(official, ONE_LAYER))
+    del official.options["lstm"]["n_layers"]
+    (folder / "options.json").write_text(json.dumps(official.options | {"n_train_tokens": 7, "batch_size": 1}))
+    assert torchelmo.load(folder).config.n_layers == 1
+
+
+def test_no_projection(tmp_path):
+    official = random_official(projection_dim=6, cell_dim=6)
+    arrays = {name: array for name, array in official.arrays.items() if not name.endswith("W_P_0")}
+    official = Official(official.options, arrays)
+    folder = write_variables(tmp_path / "a", official, variables(official, TWO_LAYERS))
+    assert_same(folder, official, tmp_path)
+    assert torchelmo.load(folder).config.projection_clip is None
+
+
+def test_partitioned_variables(tmp_path):
+    """The slices have names that are not text. They are refused only if they are weights."""
+    official = random_official()
+    folder = write_variables(tmp_path / "a", official, variables(official, TWO_LAYERS))
+    arrays = variables(official, TWO_LAYERS)
+    for partitioned in ("other/embedding_of_words", "lm/char_embed"):
+        data, entries = b"", [HEADER, (b"\0\x01slice", bundle_entry(ARRAY, 0))]
+        for name in sorted(arrays):
+            array = np.ascontiguousarray(arrays[name], np.float32)
+            slices = field(7, b"") if name == partitioned else b""
+            entries.append((name.encode(), bundle_entry(array, len(data)) + slices))
+            data += array.tobytes()
+        entries.append((b"other/embedding_of_words", bundle_entry(ARRAY, 0, size=0) + field(7, b"")))
+        (folder / "model.ckpt-1.index").write_bytes(table([block(entries)]))
+        (folder / "model.ckpt-1.data-00000-of-00001").write_bytes(data)
+        if partitioned.startswith("other"):
+            assert_same(folder, official, tmp_path)
+    with pytest.raises(WeightsError, match=mentions("model.ckpt-1.index", "lm/char_embed", "partitioned")):
+        torchelmo.load(folder)
+
+
+def test_several_data_files(tmp_path):
+    official = random_official()
+    arrays = variables(official, TWO_LAYERS)
+    folder = write_variables(tmp_path / "a", official, arrays)
+    data, entries = [b"", b""], [(b"", field(1, 2))]
+    for i, name in enumerate(sorted(arrays)):
+        array = np.ascontiguousarray(arrays[name], np.float32)
+        entries.append((name.encode(), bundle_entry(array, len(data[i % 2]), shard=i % 2)))
+        data[i % 2] += array.tobytes()
+    (folder / "model.ckpt-1.index").write_bytes(table([block(entries)]))
+    (folder / "model.ckpt-1.data-00000-of-00001").unlink()
+    for i in range(2):
+        (folder / f"model.ckpt-1.data-0000{i}-of-00002").write_bytes(data[i])
+    assert_same(folder, official, tmp_path)
+
+
+# Adagrad
+
+
+def test_the_accumulators(folder):
+    sums = read_accumulators(folder)
+    bilm = torchelmo.load(folder)
+    assert sums.keys() == bilm.own_tensors().keys()
+    assert all(sums[name].shape == tensor.shape for name, tensor in bilm.own_tensors().items())
+    assert all(bool((tensor >= 1.0).all()) for tensor in sums.values())
+    assert any(bool((tensor > 1.0).any()) for tensor in sums.values())
+
+
+def test_no_accumulators(tmp_path):
+    official = random_official()
+    arrays = {name: array for name, array in variables(official, TWO_LAYERS).items() if "Adagrad" not in name}
+    with pytest.raises(WeightsError, match=mentions("Adagrad")):
+        read_accumulators(write_variables(tmp_path, official, arrays))
+
+
 # Which checkpoint
 
 
@@ -166,12 +283,12 @@ LIES = {
     "no magic number": b"\0" * 100,
     "too short": b"abc",
     "compressed": table([block([HEADER])], kind=1),
-    "partitioned": table([block([HEADER, (b"lm/x", bundle_entry(ARRAY, 0) + field(7, b""))])]),
+    "partitioned": table([block([HEADER, (b"lm/char_embed", bundle_entry(ARRAY, 0) + field(7, b""))])]),
     "beyond the end": table([block([HEADER, (b"lm/x", bundle_entry(ARRAY, 10**6))])]),
     "a huge offset": table([block([HEADER, (b"lm/x", bundle_entry(ARRAY, 2**63))])]),
     "a wrong size": table([block([HEADER, (b"lm/x", bundle_entry(ARRAY, 0, size=20))])]),
     "another shard": table([block([HEADER, (b"lm/x", bundle_entry(ARRAY, 0, shard=1))])]),
-    "integers": table([block([HEADER, (b"lm/x", bundle_entry(ARRAY, 0, dtype=3))])]),
+    "integers": table([block([HEADER, (b"lm/char_embed", bundle_entry(ARRAY, 0, dtype=3))])]),
     "not bilm-tf": table([block([HEADER, (b"bert/x", bundle_entry(ARRAY, 0))])]),
     "a name that is not text": table([block([HEADER, (b"\xff", bundle_entry(ARRAY, 0))])]),
     "big-endian": table([block([(b"", field(1, 1) + field(2, 1))])]),
@@ -232,7 +349,7 @@ def test_the_checksum_of_several_chunks(monkeypatch):
     data = np.random.default_rng(2).integers(0, 256, 200_003, dtype=np.uint8)
     expected = crc32c(data)
     for chunk in (1000, 7000, 20_000):
-        monkeypatch.setattr("torchelmo.formats.tf_checkpoint._CHUNK", chunk)
+        monkeypatch.setattr("torchelmo.formats.tf_bundle._CHUNK", chunk)
         assert crc32c(data) == expected
     data[150_000] ^= 16
     assert crc32c(data) != expected

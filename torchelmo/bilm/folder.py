@@ -5,15 +5,17 @@ This module imports no model, so that everything about a folder can be checked b
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from torchelmo.bilm.config import BiLMConfig
-from torchelmo.config import build_config, config_to_dict
+from torchelmo.config import Config, Range, build_config, config_to_dict, convert
 from torchelmo.errors import ConfigError, InputError, OutputError, OutputExistsError
 from torchelmo.files import atomic_write, read_json
 from torchelmo.tensors import read_tensors, save_tensors
@@ -22,7 +24,25 @@ from torchelmo.text.vocabulary import Vocabulary
 
 FORMAT = 1
 MAX_CONFIG_BYTES = 2**17  # a hundred times the usual size; bounds the time that checking a file takes
+_Weight = Annotated[float, Range(min=-1e9, max=1e9)]
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8)
+
+
+@dataclass(frozen=True)
+class MixWeights(Config):
+    """The weights of a mix that was published with a model. The names are those of the arguments of `ScalarMix`.
+
+    Args:
+        initial: One number for each layer, before the softmax.
+        gamma: The scale.
+        layer_norm: Whether each layer is normalized before mixing.
+        norm_over: What mean and variance of the layer norm are computed over; as published, the batch.
+    """
+
+    initial: tuple[_Weight, ...]
+    gamma: _Weight = 1.0
+    layer_norm: bool = False
+    norm_over: Literal["sentence", "batch"] = "batch"
 
 
 class ModelCard(NamedTuple):
@@ -36,6 +56,33 @@ class ModelCard(NamedTuple):
     pretokenized: bool = False  # the training text was already split into tokens
     symbols: Symbols | None = None  # of a model that reads characters and words
     int8: bool = False  # the LSTM weights are int8, with a scale for each output channel
+    mixes: Sequence[MixWeights] = ()
+
+
+class HubMethods:
+    """The methods of a model for the Hugging Face hub, which `torchelmo.formats` implements."""
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> Self:
+        """Load a model by its id on the Hugging Face hub, or from a folder, as `torchelmo.load` does.
+
+        Args:
+            pretrained_model_name_or_path: "owner/name", or anything else that `torchelmo.load` accepts.
+            options: revision, token, cache_dir, local_files_only and force_download, as for snapshot_download of
+                huggingface_hub.
+        """
+        bilm: Self = _formats("load").from_pretrained(pretrained_model_name_or_path, **options)
+        return bilm
+
+    def save_pretrained(self, save_directory: str | Path, **options: Any) -> str | None:
+        """Write a model folder with a model card; see `torchelmo.formats.save_pretrained`."""
+        url: str | None = _formats("hub").save_pretrained(self, save_directory, **options)
+        return url
+
+    def push_to_hub(self, repo_id: str, **options: Any) -> str:
+        """Upload the model to the Hugging Face hub; see `torchelmo.formats.push_to_hub`."""
+        url: str = _formats("hub").push_to_hub(self, repo_id, **options)
+        return url
 
 
 def read_card(folder: str | Path) -> ModelCard:
@@ -78,7 +125,9 @@ def read_card(folder: str | Path) -> ModelCard:
     config = build_config(BiLMConfig, model, where=str(path))
     words = Vocabulary.read(folder / "vocab.txt") if (folder / "vocab.txt").exists() else None
     symbols = _read_symbols(folder / "symbols.json") if config.input == "characters+words" else None
-    return ModelCard(config, words, str(card.get("origin") or folder), options, lang, pretokenized, symbols, int8)
+    mixes = _parse_mixes(card.get("mixes", []), config.n_layers + 1, f"{path}: mixes")
+    origin = str(card.get("origin") or folder)
+    return ModelCard(config, words, origin, options, lang, pretokenized, symbols, int8, mixes)
 
 
 def read_weights(folder: str | Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -127,6 +176,8 @@ def write_folder(
         "pretokenized": card.pretokenized,
         **({"int8": True} if card.int8 else {}),
     }
+    if card.mixes:
+        content["mixes"] = [config_to_dict(mix) for mix in card.mixes]
     # The files are renamed in reverse order: config.json, which marks a model folder, comes last.
     with contextlib.ExitStack() as files:
         config_file = files.enter_context(atomic_write(folder / "config.json"))
@@ -142,6 +193,20 @@ def write_folder(
         (folder / "vocab.txt").unlink(missing_ok=True)  # of the older model
     if card.symbols is None:
         (folder / "symbols.json").unlink(missing_ok=True)
+
+
+def _formats(module: str) -> Any:
+    """Import a module of `torchelmo.formats` by its name at the call: the formats are built on this package."""
+    return import_module(f"torchelmo.formats.{module}")
+
+
+def _parse_mixes(content: Any, n_layers: int, where: str) -> tuple[MixWeights, ...]:
+    """Return the mixes in config.json."""
+    mixes: tuple[MixWeights, ...] = convert(tuple[MixWeights, ...], content, where)
+    for mix in mixes:
+        if len(mix.initial) != n_layers:
+            raise ConfigError(f"{where}: initial: expected {n_layers} numbers, found {len(mix.initial)}.")
+    return mixes
 
 
 def _read_symbols(path: Path) -> Symbols:

@@ -19,7 +19,7 @@ from torchelmo.bilm.encoder import CharCNN, CharWordCNN, WordEmbedding, normal_
 from torchelmo.bilm.fast.encoder import unique_rows
 from torchelmo.bilm.fast.inference import FastInference
 from torchelmo.bilm.fast.int8 import Int8LSTM
-from torchelmo.bilm.folder import ModelCard, write_folder
+from torchelmo.bilm.folder import HubMethods, MixWeights, ModelCard, write_folder
 from torchelmo.bilm.lstm import LSTMState, ProjectedLSTM
 from torchelmo.config import config_to_dict
 from torchelmo.errors import ConfigError, InputError
@@ -44,7 +44,7 @@ class BiLMOutput(NamedTuple):
     state: BiLMState  # after the last token of each row, in each direction
 
 
-class BiLM(nn.Module):
+class BiLM(HubMethods, nn.Module):
     """The bidirectional language model of the ELMo paper.
 
     A new model has random weights; `torchelmo.load` returns a trained one.
@@ -78,6 +78,7 @@ class BiLM(nn.Module):
         self.official_options: dict[str, Any] | None = None  # options.json as it was read, to be written back
         self.lang: str | None = None  # language of the training text, whose rules split it into tokens
         self.pretokenized = False  # the training text was already split into tokens
+        self.mixes: Sequence[MixWeights] = ()  # that were published with the model
         self.encoder = self._build_encoder()
         for direction in config.directions:
             lstms = nn.ModuleList(_build_lstm(config, direction) for _ in range(config.n_layers))
@@ -328,7 +329,7 @@ class BiLM(nn.Module):
         """
         int8 = dtype == torch.int8 or (dtype is None and self.is_int8)
         about = self.config, self.vocabulary, self.origin, self.official_options, self.lang, self.pretokenized
-        card = ModelCard(*about, self.symbols, int8)
+        card = ModelCard(*about, self.symbols, int8, self.mixes)
         tensors = (self if int8 else self.dequantized()).own_tensors()
         for name, lstm in self._named_lstms():
             if int8 and isinstance(lstm, ProjectedLSTM):
@@ -362,7 +363,7 @@ class BiLM(nn.Module):
         with torch.device("meta"):
             bilm = BiLM(self.config, self.vocabulary, self.symbols)
         bilm.assign_parameters(tensors)
-        for attribute in ("origin", "source", "official_options", "lang", "pretokenized"):
+        for attribute in ("origin", "source", "official_options", "lang", "pretokenized", "mixes"):
             setattr(bilm, attribute, getattr(self, attribute))
         return bilm
 

@@ -1,5 +1,6 @@
 """torchelmo info, convert and models: describe models, and convert their files."""
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import typer
 
 from torchelmo.cli.exit import echo, escape_control
 from torchelmo.cli.options import AsJson, Overwrite
+from torchelmo.errors import shorten
 
 
 def info(
@@ -28,13 +30,32 @@ def info(
         _print_rows(_rows(about), title=about["model"])
 
 
-def models() -> None:
-    """List the models in the package."""
-    from torchelmo.formats.load import DEFAULT_MODEL, PRETRAINED
+def models(
+    lang: Annotated[
+        str | None, typer.Option(metavar="CODE", help="List only models of this language, such as no.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the models in the package, and published models: their language, format, address, size and license.
 
-    for path in sorted(PRETRAINED.glob("*/config.json")):
-        origin = json.loads(path.read_text(encoding="utf-8"))["origin"]
-        echo(f"{path.parent.name}{' (default)' if path.parent.name == DEFAULT_MODEL else ''}: {origin}")
+    A published model is loaded by its name after its files were put into the folder TORCHELMO_HOME, by default
+    ~/.cache/torchelmo. Unknown facts are left out.
+    """
+    from torchelmo.formats.registry import published_models
+
+    found = published_models(lang)
+    if as_json:
+        echo(json.dumps([dataclasses.asdict(model) for model in found], indent=2, ensure_ascii=False))
+        return
+    for model in found:
+        lemmas = {None: "", True: "trained on lemmas", False: "trained on word forms"}[model.lemmas]
+        size = f"{model.megabytes} MB" if model.megabytes else ""
+        facts = [model.lang, model.format, size, model.license, lemmas, model.note]
+        echo(f"{model.name}: {', '.join(fact for fact in facts if fact)}")
+        for address in model.addresses:
+            echo(f"    {address}")
+    if not found:
+        echo(f"No model is listed for the language {escape_control(str(lang))}.")
 
 
 def convert(
@@ -54,8 +75,8 @@ def convert(
 ) -> None:
     """Convert a published model to a model folder, or a model folder to official files.
 
-    SOURCE may be official files (options.json + weights.hdf5), a TensorFlow checkpoint of bilm-tf, a model of
-    ELMoForManyLangs, or an archive. The result is loaded and compared with SOURCE.
+    SOURCE may be official files (options.json + weights.hdf5), a TensorFlow checkpoint of bilm-tf, a TF-Hub module, a
+    model of ELMoForManyLangs or AllenNLP, an archive, or a name. The result is loaded and compared with SOURCE.
     """
     from torchelmo.formats.convert import convert as run
 
@@ -89,6 +110,10 @@ def _rows(about: dict[str, Any]) -> dict[str, str]:
     rows["vocabulary"] = "none" if about["vocabulary"] is None else f"{about['vocabulary']:,} words"
     if about["lang"]:
         rows["language"] = about["lang"]
+    if about["description"]:
+        rows["description"] = shorten(about["description"], 500)
+    if about["mixes"]:
+        rows["mixes"] = str(about["mixes"])
     rows["on disk"] = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in about["files"].items())
     if about["card"]:
         rows["card"] = about["card"]

@@ -30,7 +30,7 @@ _CHUNK = 1 << 20
 _SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _MAGIC: dict[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 _FILES_OF_MODELS = re.compile(
-    r".*\.(?:json|hdf5|h5|safetensors|txt|txt\.gz|index|data-\d+-of-\d+|pkl|dic)|checkpoint", re.IGNORECASE
+    r".*\.(?:json|hdf5|h5|safetensors|txt|txt\.gz|index|data-\d+-of-\d+|pkl|dic|th)|checkpoint|README", re.IGNORECASE
 )
 
 
@@ -127,7 +127,7 @@ def _unpack_zip(path: Path, folder: Path, budget: _Budget) -> None:
 def _unpack_tar(path: Path, folder: Path, budget: _Budget) -> None:
     start = _first_bytes(path)
     opener = next((opener for magic, opener in _MAGIC.items() if start.startswith(magic)), io.FileIO)
-    # Read as a stream: what is skipped is decompressed, too, and so it counts.
+    # Read as a stream: skipped members are decompressed, too, and so they count.
     with opener(path) as stream, tarfile.open(fileobj=_CountedReader(stream, budget), mode="r|") as archive:  # type: ignore[call-overload]
         for member in archive:
             budget.add_member()

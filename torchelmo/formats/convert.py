@@ -1,5 +1,6 @@
 """Describe a model, and convert it between model folders and official files."""
 
+import contextlib
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -9,8 +10,9 @@ from torch import Tensor
 from torchelmo.bilm.encoder import CharCNN
 from torchelmo.bilm.model import BiLM
 from torchelmo.config import config_to_dict
-from torchelmo.errors import OutputError, OutputExistsError, WrongCallError
-from torchelmo.formats.load import DEFAULT_MODEL, find_model, load, model_kind
+from torchelmo.errors import OutputError, OutputExistsError, WrongCallError, shorten
+from torchelmo.files import read_bounded
+from torchelmo.formats.load import DEFAULT_MODEL, find_model, is_hdf5, load, model_kind, open_folder
 from torchelmo.formats.official import save_official
 
 Form = Literal["official", "folder"]
@@ -20,6 +22,7 @@ FILES: dict[Form, tuple[str, str]] = {
 }
 
 _LISTS = ("symbols.json", "vocab.txt", "vocab.txt.gz")  # they alone are no model
+_DESCRIPTIONS = ("meta.json", "README", "README.txt")
 _SAMPLE = (
     "The actors took a bow while the whole house stood and cheered .",
     "She drew her bow , and the arrow flew .",
@@ -119,6 +122,8 @@ def describe(model: str | Path | None = None) -> dict[str, Any]:
         "vocabulary": None if bilm.vocabulary is None else len(bilm.vocabulary),
         "lang": bilm.lang,
         "pretokenized": bilm.pretokenized,
+        "mixes": len(bilm.mixes),
+        "description": _description(folder),
         "card": str(card) if card.exists() else None,
     }
 
@@ -135,8 +140,19 @@ def model_files(folder: Path) -> list[Path]:
     if folder.is_file():
         return [folder]
     named = [folder / name for name in (*FILES["folder"], *_LISTS)]
-    patterns = ("*options*.json", "*.hdf5", "*.index", "*.data-*", "*.pkl", "*.dic")
+    patterns = ("*options*.json", "*.hdf5", "*.index", "*.data-*", "variables/variables.*", "*.pkl", "*.dic", "*.th")
     return [path for path in named if path.exists()] + [path for pattern in patterns for path in folder.glob(pattern)]
+
+
+def _description(path: Path) -> str | None:
+    """Return the text that was published with a model, such as the meta.json of NLPL; None if there is none."""
+    with contextlib.ExitStack() as stack:
+        folder = path if path.is_dir() else path.parent if is_hdf5(path) else stack.enter_context(open_folder(path))
+        for name in _DESCRIPTIONS:
+            if (folder / name).is_file():
+                content = read_bounded(folder / name, "the description of a model", max_bytes=2**20)
+                return shorten(" ".join(content.decode("utf-8", "replace").split()), 2000)
+    return None
 
 
 def _sample(bilm: BiLM) -> Tensor:

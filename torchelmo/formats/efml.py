@@ -1,11 +1,10 @@
 """Read models of ELMoForManyLangs: config.json, char.dic, word.dic, token_embedder.pkl and encoder.pkl.
 
-They differ from official files: tokens are Unicode characters and a word, the highway gates are inverted, the LSTM
-gates are in the order i, f, j, o, and the forget bias is part of the bias. The .pkl files are read as tensors only; no
-code in them is run.
+They differ from official files: tokens are Unicode characters and a word, and the weights are those of
+`formats.state_dict`. A model may also read characters only, or words only.
 """
 
-from collections.abc import Mapping
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,16 @@ from torchelmo.bilm.config import PAPER_FILTERS, BiLMConfig
 from torchelmo.bilm.folder import MAX_CONFIG_BYTES
 from torchelmo.bilm.model import BiLM
 from torchelmo.config import build_config
-from torchelmo.errors import ConfigError, InputError, TorchelmoError, WeightsError
+from torchelmo.errors import ConfigError, InputError
 from torchelmo.files import read_json, read_lines, require_file
 from torchelmo.formats.hdf5 import check_download
+from torchelmo.formats.state_dict import StateDict, convert_convolutions, convert_highways, convert_lstms
 from torchelmo.runtime import release_freed_memory
-from torchelmo.tensors import check_finite
 from torchelmo.text.characters import Symbols
+from torchelmo.text.vocabulary import BEGIN, END, UNKNOWN, Vocabulary
 
+_WHAT = "the weights of ELMoForManyLangs"
+_WORD_MARKS = ("<oov>", "<bos>", "<eos>")
 _MAX_SYMBOLS = 10**7
 _DEFAULT_SHAPE: dict[str, dict[str, Any]] = {  # of all published models
     "encoder": {"name": "elmo", "projection_dim": 512, "cell_clip": 3, "proj_clip": 3, "dim": 4096, "n_layers": 2},
@@ -55,12 +57,20 @@ def load_efml(folder: str | Path) -> BiLM:
     """
     folder = Path(folder)
     shape, where = _read_shape(folder)
-    symbols = Symbols(_read_symbols(folder / "char.dic"), _read_symbols(folder / "word.dic"))
-    config, word_dim = _config(shape, symbols, str(where))
+    char_dim, word_dim = (_width(shape["token_embedder"], name, where) for name in ("char_dim", "word_dim"))
+    if not char_dim and not word_dim:
+        raise ConfigError(f"{where}: token_embedder: expected char_dim or word_dim, found 0 for both.")
+    # A model has the list of what it reads; one without word vectors treats all words alike.
+    characters = _read_symbols(folder / "char.dic") if char_dim else []
+    words = _read_symbols(folder / "word.dic") if word_dim else list(_WORD_MARKS)
+    config = _config(shape, characters, words, str(where))
     with torch.device("meta"):
-        bilm = BiLM(config, symbols=symbols)
-    tensors = _convert_encoder(_Weights(folder / "token_embedder.pkl"), config, word_dim)
-    tensors |= _convert_lstms(_Weights(folder / "encoder.pkl"), config)
+        if char_dim:
+            bilm = BiLM(config, symbols=Symbols(characters, words))
+        else:
+            bilm = BiLM(config, _vocabulary(words, folder / "word.dic"))
+    tensors = _convert_encoder(StateDict(folder / "token_embedder.pkl", _WHAT), config, word_dim)
+    tensors |= convert_lstms(StateDict(folder / "encoder.pkl", _WHAT), config)
     bilm.assign_parameters(tensors)
     release_freed_memory()
     bilm.origin, bilm.source = f"ELMoForManyLangs model {folder.name}", str(folder)
@@ -69,14 +79,16 @@ def load_efml(folder: str | Path) -> BiLM:
 
 def _read_shape(folder: Path) -> tuple[dict[str, Any], Path]:
     """Read the file that config.json names, in the same folder. Default: the shape of all published models."""
-    arguments = read_json(folder / "config.json", "the config.json of ELMoForManyLangs", max_bytes=MAX_CONFIG_BYTES)
-    named = arguments.get("config_path") if isinstance(arguments, dict) else None
-    if not isinstance(named, str):
-        raise ConfigError(f"{folder / 'config.json'}: expected the key 'config_path', as ELMoForManyLangs writes it.")
-    path = folder / (named.replace("\\", "/").rsplit("/", 1)[-1] or "none")  # never a file of another folder
-    if not path.is_file():
-        return _DEFAULT_SHAPE, folder / "config.json"
-    shape = read_json(path, "the shape of a model", max_bytes=MAX_CONFIG_BYTES)
+    path = folder / "config.json"
+    shape = read_json(path, "the config.json of ELMoForManyLangs", max_bytes=MAX_CONFIG_BYTES)
+    if not isinstance(shape, dict) or not {"encoder", "token_embedder"} <= shape.keys():
+        named = shape.get("config_path") if isinstance(shape, dict) else None
+        if not isinstance(named, str):
+            raise ConfigError(f"{path}: expected the key 'config_path', as ELMoForManyLangs writes it.")
+        found = _find_inside(folder, named)
+        if found is None:
+            return _DEFAULT_SHAPE, path
+        path, shape = found, read_json(found, "the shape of a model", max_bytes=MAX_CONFIG_BYTES)
     for key, name in (("encoder", "elmo"), ("token_embedder", "cnn")):
         table = shape.get(key) if isinstance(shape, dict) else None
         if not isinstance(table, dict):
@@ -86,12 +98,28 @@ def _read_shape(folder: Path) -> tuple[dict[str, Any], Path]:
     return shape, path
 
 
-def _config(shape: dict[str, Any], symbols: Symbols, where: str) -> tuple[BiLMConfig, int]:
-    """Return the shape of the model, and the width of its word vectors."""
-    encoder, embedder = shape["encoder"], shape["token_embedder"]
-    word_dim = embedder.get("word_dim", 0)
-    if not isinstance(word_dim, int) or not 0 <= word_dim <= 2**20:
-        raise ConfigError(f"{where}: token_embedder: word_dim: expected a whole number, found {word_dim!r:.60}.")
+def _find_inside(folder: Path, named: str) -> Path | None:
+    """Return the file of this path below the folder, or of this name in it; never a file elsewhere."""
+    parts = [part for part in named.replace("\\", "/").split("/") if part not in ("", ".")]
+    inside = [] if ".." in parts else [folder.joinpath(*parts)]
+    for path in (*inside, folder / (parts[-1] if parts else "none")):
+        with contextlib.suppress(OSError, ValueError):  # a name that is too long, or has a NUL
+            if path.is_file() and path.name != "config.json":
+                return path
+    return None
+
+
+def _width(embedder: dict[str, Any], name: str, where: Path) -> int:
+    """Return the width of an embedding; 0 if the model does not have it."""
+    if name == "char_dim" and name not in embedder:
+        raise ConfigError(f"{where}: token_embedder: the key {name!r} is missing.")
+    value = embedder.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 2**20:
+        raise ConfigError(f"{where}: token_embedder: {name}: expected a whole number, found {value!r:.60}.")
+    return value
+
+
+def _config(shape: dict[str, Any], characters: list[str], words: list[str], where: str) -> BiLMConfig:
     names = {
         "encoder": {
             "projection_dim": "projection_dim",
@@ -108,21 +136,29 @@ def _config(shape: dict[str, Any], symbols: Symbols, where: str) -> tuple[BiLMCo
             "max_characters_per_token": "max_characters",
         },
     }
-    data: dict[str, Any] = {
-        "input": "characters+words",
-        "n_words": len(symbols.words),
-        "n_characters": len(symbols.characters) + 1,
-    }
-    for key, table in (("encoder", encoder), ("token_embedder", embedder)):
-        for theirs, ours in names[key].items():
-            if theirs not in table:
+    data: dict[str, Any] = {"input": "words", "n_words": len(words)}
+    if characters:
+        data |= {"input": "characters+words", "n_characters": len(characters) + 1}
+    else:
+        del names["token_embedder"]
+    for key, table in names.items():
+        for theirs, ours in table.items():
+            if theirs not in shape[key]:
                 raise ConfigError(f"{where}: {key}: the key {theirs!r} is missing.")
-            data[ours] = table[theirs]
-    return build_config(BiLMConfig, data, where), word_dim
+            data[ours] = shape[key][theirs]
+    return build_config(BiLMConfig, data, where)
+
+
+def _vocabulary(words: list[str], path: Path) -> Vocabulary:
+    """Return the words of a model that reads no characters, with our names for the marks."""
+    marks = dict(zip(_WORD_MARKS, (UNKNOWN, BEGIN, END)))
+    return Vocabulary([marks.get(word, word) or f"<row {i}>" for i, word in enumerate(words)], where=str(path))
 
 
 def _read_symbols(path: Path) -> list[str]:
     """Read lines `symbol TAB index`, and return the symbols by index; "" for an index without a symbol."""
+    require_file(path, "the symbols of ELMoForManyLangs", regular=True)
+    check_download(path)
     found: dict[str, int] = {}
     largest = -1
     for number, line in enumerate(read_lines(path), 1):
@@ -132,6 +168,8 @@ def _read_symbols(path: Path) -> list[str]:
             raise InputError(f"{path}: line {number}: expected a symbol, a tab and a number, found {line!r:.60}.")
         found[symbol] = int(index[:9])
         largest = max(largest, found[symbol])
+    if not found:
+        raise InputError(f"{path}: expected lines with a symbol, a tab and a number, found none.")
     if largest >= 2 * len(found) + 1000:
         raise InputError(f"{path}: expected the numbers from 0 to about {len(found)}, found {largest}.")
     symbols = [""] * (largest + 1)
@@ -140,83 +178,25 @@ def _read_symbols(path: Path) -> list[str]:
     return symbols
 
 
-class _Weights:
-    """The tensors of a .pkl file, each of which is used once."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = require_file(path, "the weights of ELMoForManyLangs")
-        check_download(path)
-        try:
-            self.tensors: Mapping[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-            if not isinstance(self.tensors, dict):
-                raise TypeError(f"found {type(self.tensors).__name__}")
-        except TorchelmoError:
-            raise
-        except Exception as error:  # pickle and zip files are damaged in many ways
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise WeightsError(
-                f"{path}: expected a state_dict with tensors only, but the file is damaged or of another kind "
-                f"({reason:.200}). Download or copy it again."
-            ) from error
-
-    def __call__(self, name: str, *shape: int) -> Tensor:
-        """Return a tensor as float32, after a check of its shape and values."""
-        tensor = self.tensors.get(name)
-        if not isinstance(tensor, Tensor):
-            raise WeightsError(f"{self.path}: expected the tensor {name!r}, as the shape requires; it is missing.")
-        if tuple(tensor.shape) != shape or not tensor.dtype.is_floating_point or tensor.layout != torch.strided:
-            raise WeightsError(
-                f"{self.path}: {name}: expected float32 numbers of shape {shape}, as the configuration requires, found "
-                f"{tensor.dtype} of shape {tuple(tensor.shape)}."
-            )
-        tensor = tensor.detach().to(torch.float32)
-        check_finite(tensor, f"{self.path}: {name}")
-        return tensor
-
-
-def _convert_encoder(weights: _Weights, config: BiLMConfig, word_dim: int) -> dict[str, Tensor]:
-    characters = weights("char_emb_layer.embedding.weight", config.n_characters - 1, config.char_dim)
-    tensors = {"encoder.embedding": torch.cat([characters.new_zeros(1, config.char_dim), characters])}
-    for i, (width, count) in enumerate(config.filters):
-        weight = weights(f"convolutions.{i}.weight", count, config.char_dim, width)
-        tensors[f"encoder.convolutions.{i}.weight"] = weight.contiguous()
-        tensors[f"encoder.convolutions.{i}.bias"] = weights(f"convolutions.{i}.bias", count)
-    dim = config.n_filters
-    for i in range(config.n_highway):
-        for part, columns in (("weight", [dim]), ("bias", [])):
-            transform, gate = weights(f"highways._layers.{i}.{part}", 2 * dim, *columns).chunk(2)
-            tensors[f"encoder.highways.{i}.transform.{part}"] = transform.contiguous()
-            tensors[f"encoder.highways.{i}.carry.{part}"] = -gate  # 1 − σ(x) = σ(−x)
-    projection = weights("projection.weight", config.projection_dim, word_dim + dim)
-    of_word, of_characters = projection.split([word_dim, dim], dim=1)
-    tensors["encoder.projection.weight"] = of_characters.contiguous()
-    tensors["encoder.projection.bias"] = weights("projection.bias", config.projection_dim)
-    tensors["encoder.word_vectors"] = torch.zeros(config.n_words, config.projection_dim)
+def _convert_encoder(weights: StateDict, config: BiLMConfig, word_dim: int) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    n_filters = 0
+    if config.input != "words":
+        n_filters = config.n_filters
+        characters = weights("char_emb_layer.embedding.weight", config.n_characters - 1, config.char_dim)
+        tensors["encoder.embedding"] = torch.cat([characters.new_zeros(1, config.char_dim), characters])
+        tensors |= convert_convolutions(weights, config, "convolutions.{}")
+        tensors |= convert_highways(weights, config, "highways._layers.{}")
+    projection = weights("projection.weight", config.projection_dim, word_dim + n_filters)
+    bias = weights("projection.bias", config.projection_dim).contiguous()
+    of_word, of_characters = projection.split([word_dim, n_filters], dim=1)
+    word_vectors = torch.zeros(config.n_words, config.projection_dim)
     if word_dim:  # the projection of a word does not depend on its characters
-        words = weights("word_emb_layer.embedding.weight", config.n_words, word_dim)
-        tensors["encoder.word_vectors"] = words @ of_word.T
-    return tensors
-
-
-def _convert_lstms(weights: _Weights, config: BiLMConfig) -> dict[str, Tensor]:
-    cell, projection = config.cell_dim, config.projection_dim
-    tensors = {}
-    for direction in config.directions:
-        for j in range(config.n_layers):
-            theirs, ours = f"{direction}_layer_{j}", f"{direction}_lstms.{j}"
-            of_input = weights(f"{theirs}.input_linearity.weight", 4 * cell, projection)
-            of_state = weights(f"{theirs}.state_linearity.weight", 4 * cell, projection)
-            bias = _reorder_gates(weights(f"{theirs}.state_linearity.bias", 4 * cell))
-            bias[2 * cell : 3 * cell] -= 1.0  # our LSTM adds it
-            tensors[f"{ours}.input_weight"] = _reorder_gates(of_input).T.contiguous()
-            tensors[f"{ours}.state_weight"] = _reorder_gates(of_state).T.contiguous()
-            tensors[f"{ours}.bias"] = bias
-            of_output = weights(f"{theirs}.state_projection.weight", projection, cell)
-            tensors[f"{ours}.projection"] = of_output.T.contiguous()
-    return tensors
-
-
-def _reorder_gates(tensor: Tensor) -> Tensor:
-    """Return a copy with the gates i, f, j, o in the order i, j, f, o."""
-    i, f, j, o = tensor.chunk(4)
-    return torch.cat([i, j, f, o])
+        word_vectors = weights("word_emb_layer.embedding.weight", config.n_words, word_dim) @ of_word.T
+    if config.input == "words":
+        return {"encoder.embedding": word_vectors + bias}
+    return tensors | {
+        "encoder.projection.weight": of_characters.contiguous(),
+        "encoder.projection.bias": bias,
+        "encoder.word_vectors": word_vectors,
+    }

@@ -1,6 +1,7 @@
 """Read untrusted HDF5 files: validate names and shapes before allocating, reject links, recognize failed downloads."""
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchelmo.errors import TorchelmoError, WeightsError
+from torchelmo.errors import TorchelmoError, WeightsError, short_repr
 from torchelmo.files import require_file
 from torchelmo.tensors import check_finite
 
 Datasets = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]  # name → shape and dtype
+UNFINISHED = (".part", ".partial", ".crdownload", ".download", ".incomplete", ".aria2", ".tmp")  # half downloads
 _MAX_DEPTH = 12  # of nested groups; the official layout has five
 
 
@@ -33,14 +35,20 @@ def open_hdf5(path: Path) -> Any:
 
 
 def check_download(path: Path) -> None:
-    """Raise a WeightsError if a file is what failed downloads leave: a Git LFS pointer or an HTML page."""
+    """Raise a WeightsError if a file is what failed downloads leave: nothing, a Git LFS pointer or an HTML page."""
     if not path.is_file():
         return  # the reader of the file reports that
     try:
         with path.open("rb") as stream:
-            start = stream.read(512).lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+            content = stream.read(512)
     except OSError:
         return
+    if not content:
+        raise WeightsError(
+            f"{path}: expected the file of a model, found an empty file, as a failed download leaves it. "
+            "Download or copy it again."
+        )
+    start = content.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if start.startswith(b"version https://git-lfs"):
         raise WeightsError(
             f"{path}: expected the file of a model, found a Git LFS pointer to it. "
@@ -51,6 +59,14 @@ def check_download(path: Path) -> None:
             f"{path}: expected the file of a model, found an HTML or XML page, such as the error page of a server. "
             "Download the file again."
         )
+
+
+def unfinished_download(folder: Path) -> str:
+    """Return a sentence for an error message if a folder contains a half download; otherwise an empty string."""
+    for path in itertools.islice(folder.iterdir() if folder.is_dir() else (), 1000):
+        if path.name.endswith(UNFINISHED):
+            return f" The download of {short_repr(path.name)} has not finished: download it again."
+    return ""
 
 
 def list_datasets(file: Any, path: Path) -> Datasets:

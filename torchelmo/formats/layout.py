@@ -19,11 +19,21 @@ from torchelmo.errors import ConfigError, WeightsError
 from torchelmo.formats.hdf5 import Datasets
 
 OFFICIAL_N_CHARACTERS = 262
+# In HDF5 files, in checkpoints, and in checkpoints of graphs for inference, which have rnn/ once more. TensorFlow
+# before version 1.2 used the names weights and biases.
 _LSTM_NAME = re.compile(
-    r"(?:RNN_([01])/)?(?:RNN|rnn)/(?:(?:MultiRNNCell/Cell|multi_rnn_cell/cell_)(\d{1,4})/)?(?:LSTMCell|lstm_cell)/"
-    r"(W_0|kernel|B|bias|W_P_0|projection/kernel)"
+    r"(?:RNN_([01])/)?(?:RNN|rnn)/(?:(?:MultiRNNCell/Cell|multi_rnn_cell/cell_)(\d{1,4})/)?(?:rnn/)?"
+    r"(?:LSTMCell|lstm_cell)/(W_0|kernel|weights|B|bias|biases|W_P_0|projection/(?:kernel|weights))"
 )
-_LSTM_PARTS = {"kernel": "W_0", "bias": "B", "projection/kernel": "W_P_0"}
+_LSTM_PARTS = {
+    "kernel": "W_0",
+    "weights": "W_0",
+    "bias": "B",
+    "biases": "B",
+    "projection/kernel": "W_P_0",
+    "projection/weights": "W_P_0",
+}
+_OTHER_NAMES = re.compile(r"char_embed|embedding|CNN(?:_high_\d+|_proj)?/\w+|softmax/[Wb]")
 
 
 class Dataset(NamedTuple):
@@ -71,7 +81,7 @@ def config_from_options(options: dict[str, Any], found: Datasets, where: str) ->
     data: dict[str, Any] = {
         "projection_dim": _value(lstm, "projection_dim", int, at),
         "cell_dim": _value(lstm, "dim", int, at),
-        "n_layers": _value(lstm, "n_layers", int, at),
+        "n_layers": _value(lstm, "n_layers", int, at, _count_layers(shapes)),
         "cell_clip": _value(lstm, "cell_clip", float | None, at, None) or None,  # 0 and null both mean none
         "projection_clip": _value(lstm, "proj_clip", float | None, at, None) or None,
         "residual": _value(lstm, "use_skip_connections", bool, at, False),
@@ -80,7 +90,7 @@ def config_from_options(options: dict[str, Any], found: Datasets, where: str) ->
     }
     if has_no_projection(found, data["projection_dim"], data["cell_dim"]):
         data["projection_clip"] = None  # TensorFlow clips only the output of a projection
-    if "char_cnn" in options:
+    if options.get("char_cnn") is not None:
         data |= _character_settings(_table(options, "char_cnn", where), shapes, data["projection_dim"], where)
     else:
         n_words = _value(options, "n_tokens_vocab", int, where, _rows(shapes, "embedding", 0))
@@ -90,6 +100,55 @@ def config_from_options(options: dict[str, Any], found: Datasets, where: str) ->
             "tied_softmax": softmax > 0 and "softmax/W" not in shapes,
         }
     return build_config(BiLMConfig, data, where)
+
+
+def options_from_shapes(found: Datasets, where: str) -> dict[str, Any]:
+    """Return the options of a model that has none: the shapes of its arrays, and the settings of all published models.
+
+    Args:
+        found: The arrays under the names of `official_layout`.
+        where: Their source, for error messages.
+
+    Raises:
+        WeightsError: An array is missing, or has another number of dimensions.
+    """
+    shapes = {name: shape for name, (shape, _) in found.items()}
+
+    def shape(name: str, n_dims: int) -> tuple[int, ...]:
+        if len(shapes.get(name, ())) != n_dims:
+            raise WeightsError(
+                f"{where}: expected the array {name} with {n_dims} dimensions, found {shapes.get(name, 'none')}."
+            )
+        return shapes[name]
+
+    def count(pattern: str) -> int:
+        return len({match[0] for name in shapes if (match := re.match(pattern, name))})
+
+    rows, columns = shape("RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0", 2)
+    options: dict[str, Any] = {
+        "lstm": {
+            "cell_clip": 3,
+            "proj_clip": 3,
+            "use_skip_connections": True,
+            "n_layers": _count_layers(shapes),
+            "projection_dim": rows // 2,
+            "dim": columns // 4,
+        },
+        "bidirectional": any(name.startswith("RNN_1/") for name in shapes),
+    }
+    if "char_embed" not in shapes:
+        return options | {"n_tokens_vocab": shape("embedding", 2)[0]}
+    filters = [shape(f"CNN/W_cnn_{i}", 4) for i in range(count(r"CNN/W_cnn_\d+$"))]
+    return options | {
+        "char_cnn": {
+            "embedding": {"dim": shape("char_embed", 2)[1]},
+            "filters": [[width, n] for _, width, _, n in filters],
+            "n_highway": count(r"CNN_high_\d+/"),
+            "n_characters": OFFICIAL_N_CHARACTERS,
+            "max_characters_per_token": 50,
+            "activation": "relu",
+        }
+    }
 
 
 def options_from_config(bilm: BiLM) -> dict[str, Any]:
@@ -135,6 +194,15 @@ def canonical_name(name: str) -> str:
         return name
     direction, layer, part = match.groups()
     return f"RNN_{direction or 0}/RNN/MultiRNNCell/Cell{layer or 0}/LSTMCell/{_LSTM_PARTS.get(part, part)}"
+
+
+def is_weight(name: str) -> bool:
+    """Return whether an array has a name that bilm-tf gives to weights.
+
+    >>> is_weight("CNN_proj/W_proj"), is_weight("global_step")
+    (True, False)
+    """
+    return bool(_LSTM_NAME.fullmatch(name) or _OTHER_NAMES.fullmatch(name))
 
 
 def canonical_names(names: Iterable[str], path: Path) -> dict[str, str]:
@@ -210,6 +278,10 @@ def _character_settings(
         "n_characters": 263 if _rows(shapes, "char_embed", 261) == 262 else OFFICIAL_N_CHARACTERS,
         "char_projection": projected,
     }
+
+
+def _count_layers(shapes: Iterable[str]) -> int:
+    return len({match[0] for name in shapes if (match := re.match(r"RNN_0/RNN/MultiRNNCell/Cell\d+/", name))})
 
 
 def _table(options: dict[str, Any], key: str, where: str) -> dict[str, Any]:

@@ -1,7 +1,10 @@
-"""Load a biLM by the name of a model in the package, or from a folder or an archive in any of the known formats."""
+"""Load a biLM by its name, or from a folder or an archive in any of the known formats."""
 
+import contextlib
+import itertools
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -9,17 +12,19 @@ import torch
 
 from torchelmo.bilm.folder import read_card, read_weights
 from torchelmo.bilm.model import BiLM
-from torchelmo.errors import MissingFileError, TorchelmoError
+from torchelmo.errors import MissingFileError, TorchelmoError, short_repr
+from torchelmo.formats import allennlp, tf_hub
 from torchelmo.formats.archives import is_archive, unpack
 from torchelmo.formats.efml import load_efml
-from torchelmo.formats.hdf5 import check_download, open_hdf5
+from torchelmo.formats.hdf5 import UNFINISHED, check_download, open_hdf5, unfinished_download
 from torchelmo.formats.official import find_options, load_official, not_one_file
 from torchelmo.formats.tf_checkpoint import load_checkpoint
 from torchelmo.runtime import release_freed_memory
 
 PRETRAINED = Path(__file__).parent.parent / "pretrained"
 DEFAULT_MODEL = "english-small"
-Kind = Literal["folder", "official", "checkpoint", "efml", "none"]
+Kind = Literal["folder", "official", "checkpoint", "tf-hub", "efml", "allennlp", "none"]
+_HUB_ID = re.compile(r"(?P<prefix>hf:/{1,2})?\w[\w.-]*/\w[\w.-]*(?:@[\w./-]+)?")  # a Path has one slash
 log = logging.getLogger(__name__)
 
 
@@ -27,11 +32,13 @@ def load(model: str | Path | None = None) -> BiLM:
     """Load a biLM.
 
     Args:
-        model: The name of a model in the package, or a folder or archive (.zip, .tar, .tar.gz) that contains a model
+        model: The name of a model in the package; a folder or archive (.zip, .tar, .tar.gz) that contains a model
             folder, official files (options.json + weights.hdf5 under any of their usual names, and the softmax in a
-            second *softmax*.hdf5 if there is one), a TensorFlow checkpoint of bilm-tf with its options.json, or a model
-            of ELMoForManyLangs. Default: the English model in the package. For a folder with the name of a model in the
-            package, write "./english-small".
+            second *softmax*.hdf5 if there is one), a TensorFlow checkpoint of bilm-tf with its options.json, a TF-Hub
+            module, a model of ELMoForManyLangs or of AllenNLP; the name of a published model whose files are in
+            TORCHELMO_HOME, such as "nlpl:210" or "elmo-original"; or "owner/name[@revision]" on the Hugging Face hub.
+            Default: the English model in the package. For a folder with the name of a model in the package, write
+            "./english-small".
 
     Returns:
         The model, in float32 on the CPU.
@@ -49,14 +56,67 @@ def load(model: str | Path | None = None) -> BiLM:
     path = find_model(model)
     if path.is_dir():
         return _LOADERS[model_kind(path)](path)
-    with unpack(path) as root:
-        try:
-            folder = _folder_in_archive(root)
-            bilm = _LOADERS[model_kind(folder)](folder)
-        except TorchelmoError as error:  # name the archive, not the temporary folder
-            raise type(error)(str(error).replace(str(root), str(path))) from error
+    if is_hdf5(path):
+        return load_official(_options_of(path), path)
+    with open_folder(path) as folder:
+        bilm = _LOADERS[model_kind(folder)](folder)
     bilm.origin, bilm.source = f"{bilm.origin} in {path.name}", str(path)
     return bilm
+
+
+def from_pretrained(
+    pretrained_model_name_or_path: str | Path,
+    *,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
+    local_files_only: bool = False,
+    force_download: bool = False,
+) -> BiLM:
+    """Load a model by its id on the Hugging Face hub, or from a folder.
+
+    Args:
+        pretrained_model_name_or_path: "owner/name", "owner/name@revision", or anything else that `load` accepts.
+        revision: A branch, a tag or a commit; default: that of the name, or the main branch.
+        token: The access token for a private model; default: that of `hf auth login`.
+        cache_dir: The folder of downloaded models; default: that of huggingface_hub.
+        local_files_only: Use only files that were downloaded before.
+        force_download: Download the files again.
+
+    Returns:
+        The model, in float32 on the CPU.
+
+    Raises:
+        MissingFileError: There is no such model, or the hub cannot be reached.
+    """
+    name = str(pretrained_model_name_or_path)
+    if not is_hub_id(name) or Path(name).exists():
+        return load(pretrained_model_name_or_path)
+    from torchelmo.formats.hub import download
+
+    folder = download(
+        name,
+        revision=revision,
+        token=token,
+        cache_dir=cache_dir,
+        local_files_only=local_files_only,
+        force_download=force_download,
+    )
+    return load(folder)
+
+
+@contextlib.contextmanager
+def open_folder(model: str | Path | None) -> Iterator[Path]:
+    """Give the folder of a model; that of an archive is temporary, and errors in the block name the archive."""
+    path = find_model(model)
+    if path.is_dir():
+        yield path
+        return
+    with unpack(path) as root:
+        try:
+            yield _folder_in_archive(root)
+        except TorchelmoError as error:
+            raise type(error)(str(error).replace(str(root), str(path))) from error
 
 
 def load_official_folder(folder: Path) -> BiLM:
@@ -96,20 +156,56 @@ def find_model(model: str | Path | None = None) -> Path:
             log.warning("%s is a model in the package. To load the folder of that name, write ./%s", name, name)
         return packaged
     if folder.is_file():
-        if is_archive(folder):
+        if is_archive(folder) or is_hdf5(folder):
             return folder
-        raise MissingFileError(
-            f"{folder}: expected a model folder or an archive (.zip, .tar, .tar.gz), found another file. "
-            "Give the folder that contains it."
-        )
+        raise _wrong_file_error(folder)
     if not folder.exists():
-        known = ", ".join(sorted(path.parent.name for path in PRETRAINED.glob("*/config.json"))) or "none"
-        raise MissingFileError(
-            f"{folder}: expected a model folder, or the name of a model in the package ({known}); found no such folder."
-        )
+        return _find_elsewhere(str(name))
     if model_kind(folder) == "none":
         raise _no_model_error(folder)
     return folder
+
+
+def is_hub_id(name: str) -> bool:
+    """Return whether a name can be an id on the Hugging Face hub: "owner/name[@revision]", also after "hf://".
+
+    A path whose first folder exists is not an id, unless it has the prefix.
+
+    >>> is_hub_id("lysandre/elmo"), is_hub_id("hf://lysandre/elmo@main"), is_hub_id("./runs/mine")
+    (True, True, False)
+    """
+    match = _HUB_ID.fullmatch(name)
+    return match is not None and (match["prefix"] is not None or not Path(name).parent.exists())
+
+
+def _find_elsewhere(name: str) -> Path:
+    """Return the files of a name that is no path: a model of the registry, or of the Hugging Face hub."""
+    from torchelmo.formats.registry import find_download, find_published
+
+    published = None if is_hub_id(name) else find_published(name)
+    if published is not None:
+        return find_download(published)
+    if is_hub_id(name):
+        from torchelmo.formats.hub import download
+
+        return download(name)
+    known = ", ".join(sorted(path.parent.name for path in PRETRAINED.glob("*/config.json"))) or "none"
+    raise MissingFileError(
+        f"{name}: expected a model folder, an archive, or the name of a model; found no such folder. Models in the "
+        f"package: {known}. `torchelmo models` lists published models."
+    )
+
+
+def _options_of(weights: Path) -> Path:
+    """Return the options of a weights.hdf5: X_options.json for X_weights.hdf5, or the only one in its folder."""
+    start = re.split("weights|model", weights.name)[0]
+    named = weights.with_name(f"{start}options.json")
+    return named if named.is_file() else find_options(weights.parent)
+
+
+def is_hdf5(path: Path) -> bool:
+    """Return whether a path is a file of official weights, by its name."""
+    return path.suffix.lower() in (".hdf5", ".h5") and path.is_file()
 
 
 def load_folder(folder: str | Path) -> BiLM:
@@ -139,7 +235,7 @@ def build_folder(folder: str | Path) -> BiLM:
     card = read_card(folder)
     bilm = BiLM(card.config, card.vocabulary, card.symbols)
     bilm.origin, bilm.source, bilm.official_options = card.origin, str(folder), card.official_options
-    bilm.lang, bilm.pretokenized = card.lang, card.pretokenized
+    bilm.lang, bilm.pretokenized, bilm.mixes = card.lang, card.pretokenized, card.mixes
     if card.int8:
         bilm.quantize()
     return bilm
@@ -152,20 +248,28 @@ def _holds_lstms(path: Path) -> bool:
 
 def model_kind(folder: Path) -> Kind:
     """Return the format of the model in a folder; "none" for an archive, which must be unpacked first."""
-    if (folder / "encoder.pkl").is_file() and (folder / "token_embedder.pkl").is_file():
+    # A format is also recognized if a file of it is missing: its reader names the file.
+    if any((folder / name).is_file() for name in ("encoder.pkl", "token_embedder.pkl", "char.dic", "word.dic")):
         return "efml"
     if (folder / "config.json").is_file():
-        return "folder"
+        if any((folder / name).exists() for name in (*allennlp.WEIGHTS, "vocabulary")):
+            return "allennlp"
+        if (folder / "model.safetensors").exists() or not any(folder.glob("*options*.json")):
+            return "folder"
     if any(folder.glob("*.index")):  # unlike the HDF5 file that may be beside it, it has the softmax
         return "checkpoint"
+    if (folder / f"{tf_hub.PREFIX}.index").is_file():
+        return "tf-hub"
     return "official" if any(folder.glob("*options*.json")) else "none"
 
 
 def _folder_in_archive(root: Path) -> Path:
-    """Return the folder of the model in an unpacked archive: the top folder, or the only one with a model."""
-    folders = [root, *sorted(path for path in root.rglob("*") if path.is_dir())]
-    found = [folder for folder in folders if model_kind(folder) != "none"]
-    if found and (found[0] == root or len(found) == 1):
+    """Return the folder of the model in an unpacked archive: the only one, without what is inside of it."""
+    found: list[Path] = []
+    for folder in (root, *sorted(path for path in root.rglob("*") if path.is_dir())):
+        if model_kind(folder) != "none" and not any(folder.is_relative_to(other) for other in found):
+            found.append(folder)
+    if len(found) == 1:
         return found[0]
     if found:
         names = ", ".join(str(folder.relative_to(root)) for folder in found)
@@ -174,10 +278,23 @@ def _folder_in_archive(root: Path) -> Path:
 
 
 def _no_model_error(folder: Path) -> MissingFileError:
+    names = sorted(path.name for path in itertools.islice(folder.iterdir(), 1000)) if folder.is_dir() else []
+    listed = ", ".join(short_repr(name) for name in names[:10]) + (", …" if len(names) > 10 else "")
     return MissingFileError(
         f"{folder}: expected a model folder with config.json + model.safetensors, official files: options.json + "
-        "*.hdf5, a TensorFlow checkpoint: options.json + *.index + *.data, or a model of ELMoForManyLangs: config.json "
-        "+ *.pkl + *.dic. Found none of them."
+        "*.hdf5, a TensorFlow checkpoint: options.json + *.index + *.data, a TF-Hub module: variables/variables.index, "
+        "a model of ELMoForManyLangs: config.json + *.pkl + *.dic, or of AllenNLP: config.json + weights.th. Found "
+        f"{listed or 'an empty folder'}.{unfinished_download(folder)}"
+    )
+
+
+def _wrong_file_error(path: Path) -> MissingFileError:
+    check_download(path)
+    if path.name.endswith(UNFINISHED):
+        return MissingFileError(f"{path}: expected a model, found a download that has not finished. Download it again.")
+    return MissingFileError(
+        f"{path}: expected a model folder or an archive (.zip, .tar, .tar.gz), found another file. "
+        "Give the folder that contains it."
     )
 
 
@@ -185,5 +302,7 @@ _LOADERS: dict[Kind, Callable[[Path], BiLM]] = {
     "folder": load_folder,
     "official": load_official_folder,
     "checkpoint": load_checkpoint,
+    "tf-hub": tf_hub.load_tf_hub,
     "efml": load_efml,
+    "allennlp": allennlp.load_allennlp,
 }

@@ -15,9 +15,16 @@ from torch import Tensor
 from torchelmo.bilm.config import BiLMConfig
 from torchelmo.bilm.folder import MAX_CONFIG_BYTES
 from torchelmo.bilm.model import BiLM
-from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, WeightsError
+from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, TorchelmoError, WeightsError
 from torchelmo.files import atomic_write, create_hdf5, read_json, write_json
-from torchelmo.formats.hdf5 import Datasets, check_download, list_datasets, open_hdf5, read_dataset
+from torchelmo.formats.hdf5 import (
+    Datasets,
+    check_download,
+    list_datasets,
+    open_hdf5,
+    read_dataset,
+    unfinished_download,
+)
 from torchelmo.formats.layout import (
     OFFICIAL_N_CHARACTERS,
     Dataset,
@@ -101,9 +108,7 @@ def build_official(raw: dict[str, Any], source: Source, options: Path, vocabular
     words = _read_vocabulary(config, source.path.parent, vocabulary)
     with torch.device("meta"):
         bilm = BiLM(config, words)
-    tensors: dict[str, Tensor] = {}
-    for dataset in layout:
-        tensors.update(zip(dataset.parameters, dataset.unpack(source.read(dataset.name))))
+    tensors = _unpack(layout, source)
     bilm.official_options = raw
     if has_no_projection(source.datasets, config.projection_dim, config.cell_dim):
         for name in bilm.own_tensors():
@@ -114,6 +119,20 @@ def build_official(raw: dict[str, Any], source: Source, options: Path, vocabular
     release_freed_memory()
     bilm.source = str(source.path)
     return bilm
+
+
+def read_parameters(config: BiLMConfig, source: Source, options: Path) -> dict[str, Tensor]:
+    """Return the arrays of a file by the names of our parameters.
+
+    Args:
+        config: The shape of the model.
+        source: The arrays. An identity projection, which the file does not have, is left out.
+        options: The path of options.json, for error messages.
+
+    Raises:
+        WeightsError: The arrays do not match the shape.
+    """
+    return _unpack(list(_check_datasets(source, _layout_of_file(config, source.datasets), options)), source)
 
 
 def save_official(bilm: BiLM, options: str | Path, weights: str | Path) -> None:
@@ -173,6 +192,13 @@ def _add_softmax(weights: Source, softmax: Source) -> Source:
     )
 
 
+def _unpack(layout: Iterable[Dataset], source: Source) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for dataset in layout:
+        tensors.update(zip(dataset.parameters, dataset.unpack(source.read(dataset.name))))
+    return tensors
+
+
 def _layout_of_file(config: BiLMConfig, found: Datasets) -> Iterator[Dataset]:
     unprojected = has_no_projection(found, config.projection_dim, config.cell_dim)
     for dataset in official_layout(config):
@@ -181,32 +207,35 @@ def _layout_of_file(config: BiLMConfig, found: Datasets) -> Iterator[Dataset]:
 
 
 def _read_vocabulary(config: BiLMConfig, folder: Path, given: str | Path | None) -> Vocabulary | None:
-    """Read the vocabulary that was given, or the one beside the weights."""
+    """Read the vocabulary that was given, or the one beside the weights; a model may work without it."""
     needed = config.softmax_words or config.n_words
-    path = _find_vocabulary(folder, bool(needed)) if given is None else Path(given)
-    if path is None:
-        return None
-    try:
-        words = Vocabulary.read(path)
-    except MissingFileError:
-        raise
-    except InputError as error:
-        if needed:
-            raise
-        log.warning("%s The vocabulary is ignored, because the model works without it.", error)
-        return None
-    if given is None and needed and len(words) != needed:
+    damaged: list[TorchelmoError] = []
+    for path in _find_vocabularies(folder, bool(needed)) if given is None else [Path(given)]:
+        try:
+            check_download(path)
+            words = Vocabulary.read(path, strip=True)
+        except (InputError, WeightsError) as error:
+            if given is not None and isinstance(error, MissingFileError):
+                raise
+            damaged.append(error)
+            continue
+        if given is not None or not needed or len(words) == needed:
+            return words
         log.warning("%s: ignored, because it has %d words and the model has %d.", path, len(words), needed)
-        return None
-    return words
+    for problem in damaged:
+        if needed:
+            raise problem
+        log.warning("%s The vocabulary is ignored, because the model works without it.", problem)
+    return None
 
 
-def _find_vocabulary(folder: Path, needed: bool) -> Path | None:
+def _find_vocabularies(folder: Path, needed: bool) -> list[Path]:
+    """Return the files that may be the vocabulary; one with another name than usual only if it is the only one."""
     usual = [folder / name for name in _VOCABULARIES if (folder / name).exists()]
     if usual or not needed:
-        return next(iter(usual), None)
-    others = sorted(path for path in folder.glob("*vocab*") if path.name.endswith((".txt", ".txt.gz")))
-    return others[0] if len(others) == 1 else None
+        return usual
+    others = [path for path in folder.glob("*vocab*") if path.name.endswith((".txt", ".txt.gz"))]
+    return others if len(others) == 1 else []
 
 
 def find_options(folder: Path) -> Path:
@@ -220,8 +249,10 @@ def find_options(folder: Path) -> Path:
 
 def not_one_file(folder: Path, expected: str, found: list[Path]) -> MissingFileError:
     """Return the error for a folder that does not have exactly one file of a kind."""
-    names = ", ".join(path.name for path in found) or "none"
-    return MissingFileError(f"{folder}: expected one {expected} in a folder of official files, found {names}.")
+    names = ", ".join(path.name for path in found[:20]) or "none"
+    return MissingFileError(
+        f"{folder}: expected one {expected} in a folder of official files, found {names}.{unfinished_download(folder)}"
+    )
 
 
 def read_options(path: Path) -> dict[str, Any]:

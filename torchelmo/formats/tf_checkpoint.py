@@ -1,76 +1,48 @@
-"""Read checkpoints of bilm-tf without TensorFlow: model.ckpt-N.index + model.ckpt-N.data-00000-of-00001.
+"""Load checkpoints of bilm-tf: options.json + model.ckpt-N.index + model.ckpt-N.data-00000-of-00001.
 
-The index is a LevelDB table: sorted entries in blocks, with a footer that points to the block of blocks. An entry says
-which bytes of the data file are a tensor. Every block and every tensor that is used has a checksum, which is checked.
+They contain the arrays of official files under other names, the softmax, and the state of the optimizer.
 """
 
+import logging
 import re
-import struct
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from torchelmo.bilm.model import BiLM
 from torchelmo.errors import MissingFileError, WeightsError
-from torchelmo.files import read_bounded, require_file
-from torchelmo.formats.hdf5 import check_download
-from torchelmo.formats.layout import canonical_names
-from torchelmo.formats.official import Source, build_official, find_options, read_options
-from torchelmo.tensors import check_finite
+from torchelmo.files import read_bounded
+from torchelmo.formats.layout import canonical_names, config_from_options, is_weight
+from torchelmo.formats.official import Source, build_official, find_options, read_options, read_parameters
+from torchelmo.formats.tf_bundle import FLOAT32, Checkpoint, read_checkpoint
 
-_MAX_INDEX_BYTES = 64 * 2**20  # that of the original model has a few kilobytes
-_MAX_SHARDS = 1000
-_FOOTER_BYTES, _MAGIC = 48, 0xDB4775248B80FB57
-_FLOAT32 = 1  # of TensorFlow's DataType
-_SCOPE = "lm/"
-_NOT_WEIGHTS = re.compile(  # the state of optimizers, and counters
-    r"(?:.*/)?(?:Adagrad|Adam|Momentum|global_step|train_perplexity|beta[12]_power)(?:_\d+)?"
+log = logging.getLogger(__name__)
+_SCOPE = "lm/"  # of the variables of bilm-tf while it trains
+_NOT_WEIGHTS = re.compile(  # counters, the state of optimizers without its variable, and LSTM states
+    r"(?:.*/)?(?:global_step|train_perplexity|beta[12]_power|Adagrad|Adam|Momentum|Variable)(?:_\d+)?"
 )
+_MAX_LISTED = 40
 
 
-class Entry(NamedTuple):
-    """The type, the shape and the place of a variable."""
+class Variables(NamedTuple):
+    """The variables of a checkpoint that are the weights of a biLM."""
 
-    dtype: int
-    shape: tuple[int, ...]
-    shard: int
-    offset: int
-    size: int
-    checksum: int  # masked CRC-32C
+    checkpoint: Checkpoint
+    scope: str  # what their names start with
+    names: dict[str, str]  # by the names of `official_layout`
 
+    def source(self, slot: str = "") -> Source:
+        """Return the weights as arrays of the official layout, or the state of an optimizer that has their shapes."""
+        entries, names = self.checkpoint.entries, self.names
+        datasets = {ours: (entries[name].shape, np.dtype(np.float32)) for ours, name in names.items()}
+        return Source(self.path, datasets, lambda ours: self.checkpoint.read(names[ours] + slot))
 
-class Checkpoint(NamedTuple):
-    """The variables of a checkpoint."""
-
-    prefix: Path  # the path of the files without .index
-    n_shards: int
-    entries: dict[str, Entry]
-
-    def read(self, name: str) -> Tensor:
-        """Read a float32 variable, and check its checksum."""
-        entry, path = self.entries[name], self.data_path(self.entries[name].shard)
-        where = f"{path}: {name}"
-        try:
-            mapped = np.memmap(path, "<u1", "r", entry.offset, (entry.size,)) if entry.size else np.empty(0, np.uint8)
-        except (OSError, ValueError) as error:
-            raise WeightsError(f"{where}: cannot be read ({error}). Copy the checkpoint again.") from error
-        data = np.array(mapped)  # a copy, which does not depend on the file
-        del mapped
-        if mask(crc32c(data)) != entry.checksum:
-            raise WeightsError(f"{where}: the checksum is wrong: the file is damaged. Copy the checkpoint again.")
-        tensor = torch.from_numpy(data.view("<f4").astype(np.float32, copy=False).reshape(entry.shape))
-        check_finite(tensor, where)
-        return tensor
-
-    def data_path(self, shard: int) -> Path:
-        """Return the file that contains the tensors of a shard."""
-        return self.prefix.with_name(f"{self.prefix.name}.data-{shard:05}-of-{self.n_shards:05}")
+    @property
+    def path(self) -> Path:
+        """The index of the checkpoint."""
+        return Path(f"{self.checkpoint.prefix}.index")
 
 
 def load_checkpoint(folder: str | Path) -> BiLM:
@@ -90,13 +62,40 @@ def load_checkpoint(folder: str | Path) -> BiLM:
     folder = Path(folder)
     prefix = find_checkpoint(folder)
     options = find_options(folder)
-    checkpoint = read_checkpoint(prefix)
-    names = _weight_names(checkpoint)
-    datasets = {ours: (checkpoint.entries[name].shape, np.dtype(np.float32)) for ours, name in names.items()}
-    source = Source(Path(f"{prefix}.index"), datasets, lambda ours: checkpoint.read(names[ours]))
-    bilm = build_official(read_options(options), source, options)
+    bilm = build_official(read_options(options), find_variables(read_checkpoint(prefix)).source(), options)
     bilm.origin = f"TensorFlow checkpoint {prefix.name} + {options.name}"
     return bilm
+
+
+def read_accumulators(folder: str | Path) -> dict[str, Tensor]:
+    """Read the state of Adagrad in a checkpoint of bilm-tf: for each parameter, the sum of its squared gradients.
+
+    Args:
+        folder: A folder that `load_checkpoint` accepts.
+
+    Returns:
+        The sums by the names of our parameters. A projection that the checkpoint does not have is left out.
+
+    Raises:
+        MissingFileError: There is no checkpoint in the folder.
+        WeightsError: The checkpoint was not trained with Adagrad, or is damaged.
+    """
+    folder = Path(folder)
+    checkpoint = read_checkpoint(find_checkpoint(folder))
+    variables = find_variables(checkpoint)
+    for name in variables.names.values():
+        entry = checkpoint.entries.get(f"{name}/Adagrad")
+        if entry is None or (entry.dtype, entry.shape) != (FLOAT32, checkpoint.entries[name].shape):
+            raise WeightsError(
+                f"{variables.path}: expected the state of Adagrad, {name}/Adagrad, with the shape of {name}; "
+                f"found {'none' if entry is None else entry.shape}."
+            )
+    source, options = variables.source("/Adagrad"), find_options(folder)
+    config = config_from_options(read_options(options), source.datasets, str(options))
+    tensors = read_parameters(config, source, options)
+    if config.input != "words":
+        tensors["encoder.embedding"][0] = 1.0  # our row for padding, which has no gradients: the start value
+    return tensors
 
 
 def find_checkpoint(folder: Path) -> Path:
@@ -130,277 +129,48 @@ def find_checkpoint(folder: Path) -> Path:
     )
 
 
-def read_checkpoint(prefix: Path) -> Checkpoint:
-    """Read the index of a checkpoint, and check that the data files are as long as it says.
+def find_variables(checkpoint: Checkpoint) -> Variables:
+    """Find the weights among the variables of a checkpoint.
 
     Args:
-        prefix: The path of the files without .index.
+        checkpoint: The checkpoint, of bilm-tf or of a program that uses its names.
 
     Returns:
-        The variables. Their numbers are read later.
+        The variables that are weights. Counters and the state of optimizers are left out.
 
     Raises:
-        MissingFileError: A file is missing.
-        WeightsError: The index is damaged, or uses something that bilm-tf does not write.
+        WeightsError: There are no weights of a biLM, or some have a wrong type. The message lists the variables.
     """
-    path = Path(f"{prefix}.index")
-    require_file(path, "the index of a TensorFlow checkpoint")
-    check_download(path)
-    if path.stat().st_size > _MAX_INDEX_BYTES:
-        raise WeightsError(f"{path}: expected at most {_MAX_INDEX_BYTES:,} bytes, found {path.stat().st_size:,}.")
-    data = read_bounded(path, "the index of a TensorFlow checkpoint", max_bytes=_MAX_INDEX_BYTES)
-    try:
-        values = dict(_table_entries(data))
-        n_shards = _parse_header(values.pop("", b""))
-        entries = {name: _parse_entry(value) for name, value in values.items()}
-        checkpoint = Checkpoint(prefix, n_shards, entries)
-        _check_entries(checkpoint)
-    except _DamagedError as error:
+    entries, where = checkpoint.entries, f"{checkpoint.prefix}.index"
+    # The state of an optimizer is called like its variable, with a part added.
+    plain = [name for name in entries if name.rpartition("/")[0] not in entries and not _NOT_WEIGHTS.fullmatch(name)]
+    scopes = {match[1] or "" for name in plain if (match := re.fullmatch(r"(.*/)?(?:char_embed|embedding)", name))}
+    scope = next(iter(scopes)) if len(scopes) == 1 else _SCOPE
+    inside = [name for name in plain if name.startswith(scope)]
+    weights = [name for name in inside if is_weight(name.removeprefix(scope))]
+    if not weights or not scopes:
         raise WeightsError(
-            f"{path}: expected the index of a TensorFlow checkpoint: {error}. Copy the checkpoint again."
-        ) from None
-    return checkpoint
-
-
-def _weight_names(checkpoint: Checkpoint) -> dict[str, str]:
-    """Map the arrays of the official layout to variables. Variables that only training needs are left out."""
-    names = {
-        name.removeprefix(_SCOPE): name
-        for name in checkpoint.entries
-        if name.startswith(_SCOPE) and not _NOT_WEIGHTS.fullmatch(name)
-    }
-    if not names:
-        found = ", ".join(sorted(checkpoint.entries)[:10]) or "none"
-        raise WeightsError(
-            f"{checkpoint.prefix}.index: expected the variables of bilm-tf, such as lm/char_embed, found {found}."
+            f"{where}: expected the variables of bilm-tf, such as lm/char_embed, found {_list_variables(checkpoint)}."
         )
-    for name in names.values():
-        if checkpoint.entries[name].dtype != _FLOAT32:
+    if scope and len(inside) > len(weights):
+        others = ", ".join(sorted(set(inside) - set(weights))[:_MAX_LISTED])
+        log.warning("%s: ignored the variables %s, which are no weights of a biLM.", where, others)
+    for name in weights:
+        if entries[name].is_partitioned:
             raise WeightsError(
-                f"{checkpoint.prefix}.index: {name}: expected float32 (TensorFlow's type 1), "
-                f"found type {checkpoint.entries[name].dtype}."
+                f"{where}: {name} is partitioned: stored in several slices, which bilm-tf does not do. Save the "
+                "checkpoint again without a partitioner."
             )
-    return {ours: names[name] for ours, name in canonical_names(names, checkpoint.prefix).items()}
-
-
-def _check_entries(checkpoint: Checkpoint) -> None:
-    sizes: dict[int, int] = {}
-    for name, entry in checkpoint.entries.items():
-        if entry.shard >= checkpoint.n_shards:
-            raise _DamagedError(f"{name} is in shard {entry.shard} of {checkpoint.n_shards}")
-        if entry.shard not in sizes:
-            path = require_file(checkpoint.data_path(entry.shard), "the data of a TensorFlow checkpoint")
-            check_download(path)
-            sizes[entry.shard] = path.stat().st_size
-        if entry.offset + entry.size > sizes[entry.shard]:
-            raise _DamagedError(
-                f"{name} ends at byte {entry.offset + entry.size:,} of {checkpoint.data_path(entry.shard).name}, "
-                f"which has {sizes[entry.shard]:,} bytes; it may be cut short"
+        if entries[name].dtype != FLOAT32:
+            raise WeightsError(
+                f"{where}: {name}: expected float32 (TensorFlow's type 1), found type {entries[name].dtype}."
             )
-        n_values = 1
-        for size in entry.shape:
-            n_values *= size
-        if entry.dtype == _FLOAT32 and entry.size != 4 * n_values:
-            raise _DamagedError(f"{name} has the shape {entry.shape} and {entry.size} bytes, which do not match")
+    names = canonical_names([name.removeprefix(scope) for name in weights], checkpoint.prefix)
+    return Variables(checkpoint, scope, {ours: scope + name for ours, name in names.items()})
 
 
-# The table
-
-
-class _DamagedError(Exception):
-    """The index cannot be read; the message says why."""
-
-
-def _table_entries(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the entries of a LevelDB table."""
-    if len(data) < _FOOTER_BYTES or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
-        raise _DamagedError("it does not end with the magic number of a LevelDB table")
-    footer = data[-_FOOTER_BYTES:-8]
-    position = 0
-    handle = []
-    for _ in range(4):  # offset and size of the metaindex, then of the index
-        number, position = _varint(footer, position)
-        handle.append(number)
-    for _, block in _block_entries(_block(data, handle[2], handle[3])):
-        offset, position = _varint(block, 0)
-        size, _ = _varint(block, position)
-        for key, value in _block_entries(_block(data, offset, size)):
-            try:
-                yield key.decode("utf-8"), value
-            except UnicodeDecodeError:
-                raise _DamagedError(f"the name {key!r:.60} is not UTF-8") from None
-
-
-def _block(data: bytes, offset: int, size: int) -> bytes:
-    """Return a block, after a check of its type and checksum."""
-    if offset + size + 5 > len(data) - _FOOTER_BYTES:
-        raise _DamagedError(f"a block at {offset} with {size} bytes lies outside of the file")
-    kind = data[offset + size]
-    (checksum,) = struct.unpack("<I", data[offset + size + 1 : offset + size + 5])
-    if mask(crc32c(np.frombuffer(data, np.uint8, size + 1, offset))) != checksum:
-        raise _DamagedError(f"the checksum of the block at {offset} is wrong")
-    if kind != 0:
-        raise _DamagedError(f"the block at {offset} is compressed (type {kind}), which TensorFlow does not do")
-    return data[offset : offset + size]
-
-
-def _block_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    if len(block) < 4:
-        raise _DamagedError("a block is too short")
-    (n_restarts,) = struct.unpack("<I", block[-4:])
-    end = len(block) - 4 * (n_restarts + 1)
-    if end < 0:
-        raise _DamagedError("a block is too short for its restart points")
-    position, key = 0, b""
-    while position < end:
-        shared, position = _varint(block, position)
-        rest, position = _varint(block, position)
-        length, position = _varint(block, position)
-        if shared > len(key) or position + rest + length > end:
-            raise _DamagedError("an entry reaches beyond its block")
-        key = key[:shared] + block[position : position + rest]
-        position += rest
-        yield key, block[position : position + length]
-        position += length
-
-
-# Protocol buffers
-
-
-def _parse_header(message: bytes) -> int:
-    """Return the number of shards of a BundleHeaderProto."""
-    fields = dict(_fields(message))
-    n_shards = _number(fields.get(1, 1), "num_shards")
-    if not 1 <= n_shards <= _MAX_SHARDS:
-        raise _DamagedError(f"it has {n_shards} data files; expected 1 to {_MAX_SHARDS}")
-    if fields.get(2, 0) != 0:
-        raise _DamagedError("its numbers are big-endian, which is not supported")
-    return n_shards
-
-
-def _parse_entry(message: bytes) -> Entry:
-    """Parse a BundleEntryProto."""
-    fields: dict[int, Any] = {}
-    for number, value in _fields(message):
-        if number == 7:
-            raise _DamagedError("a variable is partitioned, which bilm-tf does not do")
-        fields[number] = value
-    shape = []
-    for number, dim in _fields(_bytes(fields.get(2, b""))):
-        if number == 2:
-            shape.append(_number(dict(_fields(_bytes(dim))).get(1, 0), "a size"))
-    names = {1: "dtype", 3: "shard_id", 4: "offset", 5: "size", 6: "crc32c"}
-    dtype, shard, offset, size, checksum = (_number(fields.get(i, 0), name) for i, name in names.items())
-    if len(shape) > 8 or max([*shape, offset, size]) > 2**48:
-        raise _DamagedError(f"an entry is too large: {size} bytes at {offset}, shape {tuple(shape[:8])}")
-    return Entry(dtype, tuple(shape), shard, offset, size, checksum)
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the number and value of each field of a message."""
-    position = 0
-    while position < len(message):
-        tag, position = _varint(message, position)
-        kind = tag & 7
-        value: int | bytes
-        if kind == 0:
-            value, position = _varint(message, position)
-        else:
-            length = {1: 8, 5: 4}.get(kind)
-            if kind == 2:
-                length, position = _varint(message, position)
-            if length is None or position + length > len(message):
-                raise _DamagedError("an entry is damaged")
-            value = message[position : position + length]
-            position += length
-            if kind != 2:
-                value = int.from_bytes(value, "little")
-        yield tag >> 3, value
-
-
-def _number(value: int | bytes, name: str) -> int:
-    if not isinstance(value, int):
-        raise _DamagedError(f"{name} of an entry is not a number")
-    return value
-
-
-def _bytes(value: int | bytes) -> bytes:
-    if not isinstance(value, bytes):
-        raise _DamagedError("the shape of an entry is damaged")
-    return value
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return the number at a position, 7 bits per byte, and the position after it."""
-    number = shift = 0
-    while shift < 64:
-        if position >= len(data):
-            raise _DamagedError("a number is cut short")
-        byte = data[position]
-        position += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, position
-        shift += 7
-    raise _DamagedError("a number is too long")
-
-
-# CRC-32C
-
-_CHUNK = 1 << 16  # words that are folded at a time
-# The polynomial of CRC-32C divides x^5685 + x^1362 + x^426 + 1. It then also divides this polynomial of x^32, because
-# squaring a polynomial over GF(2) squares each of its terms. So the word at i may be removed from the data if it is
-# added (XOR) to the words at i + 5685 − 1362, i + 5685 − 426 and i + 5685.
-_FOLDS = (5685 - 1362, 5685 - 426, 5685)
-
-
-def mask(checksum: int) -> int:
-    """Return a checksum as TensorFlow stores it.
-
-    >>> hex(mask(0xE3069283))
-    '0xc78ab0e5'
-    """
-    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def crc32c(data: npt.NDArray[np.uint8]) -> int:
-    """Return the CRC-32C of bytes, at about the speed of reading them from memory.
-
-    >>> hex(crc32c(np.frombuffer(b"123456789", np.uint8)))
-    '0xe3069283'
-    """
-    n_words = len(data) // 4 - _FOLDS[-1] - 1  # the words that can be folded into words after them
-    if n_words <= 0:
-        return _crc32c_by_table(data.tobytes())
-    words = data[: 4 * (n_words + _FOLDS[-1])].view("<u4")
-    carry = np.zeros(_FOLDS[-1], np.uint32)
-    carry[0] = 0xFFFFFFFF  # the initial value of the register
-    for start in range(0, n_words, _CHUNK):
-        n = min(_CHUNK, n_words - start)
-        folded = np.zeros(n + len(carry), np.uint32)
-        folded[:n] = words[start : start + n]
-        folded[: len(carry)] ^= carry
-        for i in range(0, n, _FOLDS[0]):
-            block = folded[i : min(i + _FOLDS[0], n)]
-            for fold in _FOLDS:
-                folded[i + fold : i + fold + len(block)] ^= block
-        carry = folded[n:]
-    rest = np.concatenate([(words[n_words:] ^ carry).astype("<u4").view(np.uint8), data[4 * len(words) :]])
-    return _crc32c_by_table(rest.tobytes(), 0)
-
-
-def _crc32c_by_table(data: bytes, register: int = 0xFFFFFFFF) -> int:
-    table = _crc_table()
-    for byte in data:
-        register = table[(register ^ byte) & 0xFF] ^ register >> 8
-    return register ^ 0xFFFFFFFF
-
-
-@cache
-def _crc_table() -> list[int]:
-    table = []
-    for value in range(256):
-        for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-        table.append(value)
-    return table
+def _list_variables(checkpoint: Checkpoint) -> str:
+    names = sorted(checkpoint.entries)
+    listed = [f"{name[:100]} {checkpoint.entries[name].shape}" for name in names[:_MAX_LISTED]]
+    more = [f"and {len(names) - _MAX_LISTED} more"] if len(names) > _MAX_LISTED else []
+    return ", ".join([*listed, *more]) or "none"

@@ -21,8 +21,8 @@ from torchelmo.runs.config import Every, OptimConfig, flatten
 
 # Settings that change what is logged and kept, or how long and how fast a run continues, but no step already taken.
 CHANGEABLE_ON_RESUME = frozenset(
-    "data out init steps epochs hours checkpoint_every keep log_every evaluate_every patience tensorboard "
-    "threads device optim.lr optim.warmup optim.decay optim.hold optim.final".split()
+    "data out init init_accumulators steps epochs hours checkpoint_every keep log_every evaluate_every patience "
+    "tensorboard threads device optim.lr optim.warmup optim.decay optim.hold optim.final".split()
 )
 _PLACEHOLDER_VOCAB_SIZE = 10**8  # to check [model] before the data, and with it the number of words, is known
 
@@ -34,6 +34,7 @@ class PretrainConfig(Config):
     data: Path  # a folder that `torchelmo prepare` wrote
     out: Path  # becomes a model folder, with the checkpoints and metrics of the run inside
     init: Path | None = None  # a model folder to start from, instead of [model] and random weights
+    init_accumulators: bool = False  # start Adagrad from its state in the TensorFlow checkpoint that `init` names
     trained: Literal["all", "softmax"] = "all"  # "softmax": all other weights stay as in `init`
     steps: PositiveInt | None = None
     epochs: PositiveFloat | None = None
@@ -83,6 +84,11 @@ class PretrainConfig(Config):
         Every.parse("evaluate_every", self.evaluate_every)
         if self.init is not None and self.model:
             raise ConfigError("leave out [model] if init is given: the model that init names has its own shape.")
+        if self.init_accumulators and (self.init is None or self.optim.name != "adagrad"):
+            raise ConfigError(
+                "init_accumulators needs init, a TensorFlow checkpoint of bilm-tf, and optim.name = 'adagrad'; "
+                f"got init = {str(self.init)!r} and {self.optim.name!r}."
+            )
         self.model_config(_PLACEHOLDER_VOCAB_SIZE)  # report a wrong key in [model] before the data is read
 
     def model_config(self, n_words: int) -> BiLMConfig:

@@ -27,7 +27,8 @@ from torchelmo.bilm.model import BiLM, BiLMState
 from torchelmo.config import Config, NonNegativeFloat, NonNegativeInt, PositiveFloat, build_config, config_to_dict
 from torchelmo.errors import ConfigError, InputError, WeightsError
 from torchelmo.files import flush_to_disk, os_errors_as_output_error
-from torchelmo.formats.load import build_folder, load
+from torchelmo.formats.load import build_folder, load, open_folder
+from torchelmo.formats.tf_checkpoint import read_accumulators
 from torchelmo.lm.config import CHANGEABLE_ON_RESUME, PretrainConfig
 from torchelmo.lm.corpus import BEGIN_ID, Corpus
 from torchelmo.lm.losses import LOSSES, Batch, Negatives, Objective, Sampler, touched_rows
@@ -156,6 +157,8 @@ class Run:
         self.progress = Progress()
         if checkpoint is not None:
             self._restore(checkpoint)
+        elif config.init_accumulators:
+            self._take_accumulators()
 
     @property
     def n_steps(self) -> int | None:
@@ -263,6 +266,16 @@ class Run:
             add_files=self.bilm.save,
         )
         publish(folder, self.config.out)
+
+    def _take_accumulators(self) -> None:
+        """Start Adagrad from its state in the TensorFlow checkpoint that `init` names."""
+        with open_folder(str(self.config.init)) as folder:
+            sums = read_accumulators(folder)
+        tensors = optimizer_tensors(self.optimizer, self.names)  # Adagrad has its state from the start
+        for name in self.names:
+            if name in sums:
+                tensors[f"{name}/sum"] = sums[name]
+        restore_optimizer(self.optimizer, self.names, tensors, str(self.config.init))
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Restore everything except the weights, which the model already has."""

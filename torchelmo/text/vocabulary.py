@@ -46,8 +46,11 @@ class Vocabulary:
         self.unknown_id = self._ids[UNKNOWN]
 
     @classmethod
-    def read(cls, path: str | Path) -> "Vocabulary":
-        """Read a file with one word per line; the line "!!!MAXTERMID" of older files is skipped."""
+    def read(cls, path: str | Path, *, strip: bool = False) -> "Vocabulary":
+        """Read a file with one word per line; the line "!!!MAXTERMID" of older files is skipped.
+
+        `strip` removes spaces and tabs around the words, as bilm-tf does, unless two words would become equal.
+        """
         require_file(path, "a vocabulary", regular=True)
         words = []
         for number, word in enumerate(read_lines(path), 1):
@@ -55,6 +58,9 @@ class Vocabulary:
                 raise InputError(f"{path}: line {number}: expected one word per line, found a blank line.")
             if word != NOT_A_WORD:
                 words.append(word)
+        if strip:
+            stripped = [word.strip(" \t") or word for word in words]
+            words = stripped if len(set(stripped)) == len(words) else words
         return cls(words, where=str(path))
 
     def write(self, path: str | Path) -> None:
