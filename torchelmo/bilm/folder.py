@@ -175,9 +175,8 @@ def write_folder(
         "lang": card.lang,
         "pretokenized": card.pretokenized,
         **({"int8": True} if card.int8 else {}),
+        **({"mixes": [config_to_dict(mix) for mix in card.mixes]} if card.mixes else {}),
     }
-    if card.mixes:
-        content["mixes"] = [config_to_dict(mix) for mix in card.mixes]
     # The files are renamed in reverse order: config.json, which marks a model folder, comes last.
     with contextlib.ExitStack() as files:
         config_file = files.enter_context(atomic_write(folder / "config.json"))
