@@ -220,3 +220,45 @@ def test_the_library_function_returns_what_it_wrote(tiny_bilm, text, tmp_path):
     assert (result.n_lines, result.n_tokens, result.shape, result.already_complete) == (8, 24, (3, 16), False)
     with pytest.raises(WrongCallError, match="both"):
         embed_file(text, tmp_path / "out.h5", model=Elmo(tiny_bilm), resume=True, overwrite=True)
+
+
+def test_a_column_names_the_arrays(call, model, tmp_path, tiny_bilm):
+    table, out = tmp_path / "t.csv", tmp_path / "out.npz"
+    table.write_text('key,body\na,"bow, arrow"\nb,one\n', encoding="utf-8")
+    flags = ("--text-column", "body", "--id-column", "key", "--layers", "top")
+    assert call("embed", table, *flags, "--out", out, "--model", model).code == 0
+    expected = Elmo(tiny_bilm).embed(["bow, arrow", "one"], "top")
+    with np.load(out) as file:
+        assert_equal([file["a"], file["b"]], expected)
+
+
+def test_standard_input_may_be_a_fasta_file(call, model, tmp_path, tiny_bilm, monkeypatch):
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b">p one\nMAL\n>q\nX\n")))
+    out = tmp_path / "out.npz"
+    assert call("embed", "-", "--format", "fasta", "--layers", "sum", "--out", out, "--model", model).code == 0
+    with np.load(out) as file:
+        assert_equal([file["p"], file["q"]], Elmo(tiny_bilm).embed([list("MAL"), ["X"]], "sum"))
+
+
+def test_equal_ids_of_a_stream_are_refused_before_any_vector(call, model, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b">p\nMAL\n>p\nX\n")))
+    result = call("embed", "-", "--format", "fasta", "--out", tmp_path / "out.npz", "--model", model)
+    assert result.code == 1
+    assert re.search(mentions("standard input", "lines 1 and 3", "--id-column"), result.err)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "code", "facts"),
+    [
+        ("t.csv", [], 1, ["t.csv", "'text'", "'body'", "--text-column"]),
+        ("t.csv", ["--text-column", "body", "--id-column", "no"], 1, ["t.csv", "'no'", "'key'", "--id-column"]),
+        ("t.txt", ["--id-column", "key"], 2, ["--id-column", "--format"]),
+        ("t.txt", ["--format", "xml"], 2, ["--format", "xml", "fasta"]),
+    ],
+)
+def test_wrong_columns_are_named_by_their_flags(call, model, tmp_path, name, flags, code, facts):
+    (tmp_path / name).write_text("key,body\na,b\n", encoding="utf-8")
+    result = call("embed", tmp_path / name, *flags, "--out", tmp_path / "out.h5", "--model", model)
+    assert (result.code, list(tmp_path.glob("out*"))) == (code, [])
+    assert re.search(mentions(*facts), result.err)

@@ -195,3 +195,10 @@ def test_quotation_marks_are_read_right(call, language_model, tmp_path):
     done = call("surprisal", tmp_path / "model", tmp_path / "quotes.txt", "--pretokenized")
     table = list(csv.reader(io.StringIO(done.out), delimiter="\t"))[1:]
     assert [row[6] for row in table] == ['"', "the", '"', "bow", '"', "arrow"]
+
+
+def test_prepare_reads_proteins(call, tmp_path):
+    (tmp_path / "p.fasta").write_text(">a\nMALL\n>b\nMAL\n")
+    done = call("prepare", tmp_path / "p.fasta", "--format", "fasta", "--out", tmp_path / "data", "--heldout", 0)
+    assert done.code == 0
+    assert Corpus(tmp_path / "data").n_tokens == 7

@@ -339,6 +339,34 @@ def run_text(folder: Path, extra: None, rng: random.Random) -> None:
         pass
 
 
+ROWS = [("a1", "I took a bow."), ("b/2", 'She said: "Äpfel, 日本".'), ("c", ""), ("d", "bow and arrow")]
+
+
+def make_rows(folder: Path) -> None:
+    import csv
+
+    from pyarrow import Table, parquet
+
+    with open(folder / "t.csv", "w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream).writerows([("id", "text"), *ROWS])
+    write(folder / "t.tsv", "".join(f"{id}\t{text}\n" for id, text in [("id", "text"), *ROWS]))
+    write(folder / "t.jsonl", "".join(json.dumps({"id": id, "text": text}) + "\n" for id, text in ROWS))
+    write(folder / "t.conllu", "# id = x\n" + "\t".join(["1", "bow", *"_" * 8]) + "\n\n")
+    write(folder / "t.fasta", ">sp|P12345|X y\nMALLH\nSARV\n>b\nACD\n")
+    table = Table.from_pydict({"id": [id for id, _ in ROWS] * 40, "text": [text for _, text in ROWS] * 40})
+    parquet.write_table(table, folder / "t.parquet", row_group_size=50)
+
+
+def run_rows(folder: Path, extra: None, rng: random.Random) -> None:
+    from torchelmo.text.rows import RowReader
+
+    for file in sorted(folder.iterdir()):
+        reader = RowReader(file, id_column="id")
+        for row in reader.rows():
+            if row.id is None or (row.tokens is not None and not all(row.tokens)):
+                raise SilentlyWrongError(f"{file.name}: a row without an id or with an empty token")
+
+
 READERS: dict[str, Callable[[Path], Path]] = {
     "ner": lambda folder: write_ner(folder) / "train.conll",
     "pos": lambda folder: write_pos(folder) / "train.conllu",
@@ -393,6 +421,7 @@ def all_targets() -> Iterator[Target]:
     yield Target("word vectors", make_vectors, damage(pipes=False), run_vectors)
     yield Target("sense data", make_senses, damage(pipes=False), run_senses)
     yield Target("plain text", make_text, damage(pipes=False), run_text)
+    yield Target("tables", make_rows, damage(pipes=False), run_rows)
     for name in READERS:
         yield reader(name)
 
