@@ -27,7 +27,8 @@ from torchelmo.errors import ConfigError, TorchelmoError
 from torchelmo.lm.config import PretrainConfig
 from torchelmo.lm.loop import pretrain, read_evaluations
 from torchelmo.runs.resume import Stop
-from torchelmo.tasks.table import Process, run_processes, slug
+from torchelmo.tasks.table.jobs import Process, run_processes
+from torchelmo.tasks.table.spec import slug
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,10 @@ class OutputError(TorchelmoError, OSError):
     """A result could not be written; nothing that looks finished was left behind."""
 
 
+class BusyError(OutputError):
+    """Another process is writing the same output."""
+
+
 class OutputExistsError(OutputError, FileExistsError):
     """The output path already exists; it was not modified."""
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, TorchelmoError, shorten
+from torchelmo.errors import BusyError, ConfigError, InputError, MissingFileError, OutputError, TorchelmoError, shorten
 
 MAX_JSON_BYTES = 64 * 2**20
 MAX_LINE_BYTES = 16 * 2**20  # a line is read as a whole, so this bounds the memory
@@ -330,7 +330,7 @@ def hold_lock(path: str | Path, what: str) -> Iterator[None]:
         what: The name of the output, for error messages.
 
     Raises:
-        OutputError: Another process holds the lock. The message names its process id.
+        BusyError: Another process holds the lock. The message names its process id.
     """
     while True:
         with os_errors_as_output_error(path):
@@ -338,7 +338,7 @@ def hold_lock(path: str | Path, what: str) -> Iterator[None]:
         with open(descriptor, "r+", encoding="utf-8", errors="replace") as stream:
             if not _lock(descriptor):
                 owner = shorten(stream.read(100).strip(), 40) or "another process"
-                raise OutputError(f"{what}: {owner} is writing there. Wait for it to end, or choose another output.")
+                raise BusyError(f"{what}: {owner} is writing there. Wait for it to end, or choose another output.")
             if not os.fstat(descriptor).st_nlink:
                 continue  # the owner before us removed the file after we had opened it
             with os_errors_as_output_error(path):

@@ -10,7 +10,7 @@ from torchelmo.config import build_config, load_config
 from torchelmo.errors import ConfigError
 from torchelmo.runs.config import TaskOptimConfig
 from torchelmo.tasks.config import CharactersConfig, ElmoConfig, TaskConfig, WordsConfig
-from torchelmo.tasks.table import read_table
+from torchelmo.tasks.table.spec import read_table
 from torchelmo.tasks.task import find_task
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "tasks"

@@ -11,15 +11,19 @@ import time
 
 import pytest
 from facts import mentions
+from tiny_runs import write_data
 from tiny_tasks import pos_settings, write_ner, write_pos, write_toml
 
 from torchelmo.config import load_config
 from torchelmo.errors import ConfigError, MissingFileError, TrainingError
 from torchelmo.runs.checkpoint import checkpoints
-from torchelmo.tasks import table as tables
 from torchelmo.tasks import train
 from torchelmo.tasks.config import TaskConfig
-from torchelmo.tasks.table import Cell, Column, Job, Row, Table, read_table, run_table, to_markdown, write_table
+from torchelmo.tasks.table import run as tables
+from torchelmo.tasks.table.jobs import TaskJob
+from torchelmo.tasks.table.report import Cell, decide, to_markdown, write_table
+from torchelmo.tasks.table.run import run_folder, run_table
+from torchelmo.tasks.table.spec import Claim, Column, Row, Table, read_table
 from torchelmo.tasks.task import Result, read_result, summarize
 
 TOML = """
@@ -86,7 +90,7 @@ def test_a_table_goes_on_where_it_was_interrupted(table, tmp_path, stop_after, m
     assert (kept / "model.safetensors").read_bytes() == (again.out / "model.safetensors").read_bytes()
     assert "ner, seed 2: f1 " in (kept / "log.txt").read_text()
 
-    written = json.loads((out / "table.json").read_text())
+    written = json.loads((out / "table.json").read_text())["cells"]
     assert [(cell["row"], cell["column"]) for cell in written] == [
         ("POS", "Baseline"),
         ("POS", "+ ELMo"),
@@ -102,14 +106,14 @@ def test_a_table_goes_on_where_it_was_interrupted(table, tmp_path, stop_after, m
         "",
         "| task | score | Baseline | + ELMo | increase (absolute / relative error) | in the paper |",
     ]
-    assert [line.split(" | ")[:2] for line in lines[4:]] == [["| POS", "accuracy"], ["| Named entities", "f1"]]
+    assert [line.split(" | ")[:2] for line in lines[4:6]] == [["| POS", "accuracy"], ["| Named entities", "f1"]]
     assert (out / "table.png").read_bytes().startswith(b"\x89PNG")
 
     monkeypatch.setattr(sys, "executable", "/nowhere")  # no run is started any more
     assert run_table(table, out) == cells
     with pytest.raises(TrainingError, match=mentions("8 of 8", "seed-1", "clip", 5.0, 1.0)):
         run_table(table, out, settings=["clip=1.0"])
-    assert json.loads((out / "table.json").read_text()) == []  # no number of other settings
+    assert json.loads((out / "table.json").read_text())["cells"] == []  # no number of other settings
 
 
 def test_a_failed_run_is_named_with_its_log_and_the_others_are_kept(table, tmp_path):
@@ -122,7 +126,7 @@ def test_a_failed_run_is_named_with_its_log_and_the_others_are_kept(table, tmp_p
     with pytest.raises(TrainingError, match=mentions("1 of 4", failed, "model.safetensors", "log.txt")):
         run_table(table, out)
     assert "model.safetensors" in (failed / "log.txt").read_text()
-    written = json.loads((out / "table.json").read_text())
+    written = json.loads((out / "table.json").read_text())["cells"]
     assert [cell["column"] for cell in written] == ["Baseline", "Baseline", "+ ELMo"]
 
 
@@ -136,9 +140,9 @@ def test_a_damaged_run_does_not_stop_the_others(table, tmp_path, monkeypatch, ca
     monkeypatch.setattr(sys, "executable", "/nowhere")  # the last of the four cannot be started
     with pytest.raises(TrainingError, match=mentions("2 of 4", folder, out / "runs" / "pos" / "elmo" / "seed-2")):
         run_table(table, out)
-    line = (out / "table.md").read_text().splitlines()[-1]
+    line = (out / "table.md").read_text().splitlines()[4]
     assert line.count("(1 of 2 seeds)") == 2
-    written = json.loads((out / "table.json").read_text())
+    written = json.loads((out / "table.json").read_text())["cells"]
     assert [[run["seed"] for run in cell["runs"]] for cell in written] == [[1], [1]]
     with pytest.raises(TrainingError, match=mentions("1 of 2")):  # what is not asked for is no failure
         run_table(table, out, columns=["+ ELMo"])
@@ -148,10 +152,10 @@ def test_a_damaged_run_does_not_stop_the_others(table, tmp_path, monkeypatch, ca
 def test_a_run_that_damages_its_folder_has_failed_alone(table, tmp_path):
     config = config_of(table, tmp_path / "out", "pos", "baseline", 1)
     train(config)
-    job = Job(table.parent / "pos.toml", [], config)
-    assert job.outcome_of_process().result is not None
+    job = TaskJob(table.parent / "pos.toml", [], config)
+    assert job.outcome_of_process(0).result is not None
     (checkpoints(config.out)[0] / "checkpoint.json").unlink()
-    assert str(checkpoints(config.out)[0]) in job.outcome_of_process().failure
+    assert str(checkpoints(config.out)[0]) in job.outcome_of_process(0).failure
 
 
 def test_columns_can_be_run_alone(table, tmp_path, monkeypatch):
@@ -222,7 +226,7 @@ def test_a_missing_model_is_an_error_before_anything_is_run(table, tmp_path):
 def test_names_become_folders(table, tmp_path):
     table.write_text(TOML.replace('name = "POS"', 'name = "東京 (POS)"'))
     row, column = read_table(table).rows[0], read_table(table).columns[1]
-    assert tables._run_folder(tmp_path, row, column, 3) == tmp_path / "runs" / "東京-pos" / "elmo" / "seed-3"
+    assert run_folder(tmp_path, row, column, 1.0, 3) == tmp_path / "runs" / "東京-pos" / "elmo" / "seed-3"
 
 
 def test_without_matplotlib_there_is_no_plot(tmp_path, monkeypatch, caplog):
@@ -238,7 +242,7 @@ def test_increases_are_absolute_and_relative():
     row, columns = Row("NER", "ner.toml", seeds=2, paper="+2.1"), (Column("Baseline"), Column("ELMo"), Column("Top"))
     found = {"Baseline": summary(90.0, 88.0), "ELMo": summary(91.2), "Top": None}
     cells = [Cell(row, column, found[column.name]) for column in columns]
-    *_, line = to_markdown(Table("T", columns, (row,)), cells).splitlines()
+    line = to_markdown(Table("T", columns, (row,)), cells).splitlines()[4]
     assert line == "| NER | f1 | 89.00 ± 1.41 | 91.20 (1 of 2 seeds) | +2.20 / 20.0 % | – | – | +2.1 |"
 
 
@@ -253,3 +257,122 @@ def summary(*scores):
     return summarize(
         [Result("ner", "f1", seed, {"f1": score}, mixes=[], finished=True, **rest) for seed, score in enumerate(scores)]
     )
+
+
+def cell(row, column, scores, share=1.0, folders=()):
+    return Cell(row, column, summary(*scores), share, tuple(folders))
+
+
+def test_claims_are_decided_beyond_two_standard_errors():
+    row, columns = Row("NER", "ner.toml"), (Column("Baseline"), Column("ELMo"), Column("Top"))
+    claims = [Claim(f"{one} beats {other}", one, other) for one, other in (("ELMo", "Baseline"), ("Baseline", "Top"))]
+    claims += [Claim("Top beats ELMo", "Top", "ELMo"), Claim("of no row", "Top", "ELMo", rows=("SRL",))]
+    table = Table("T", columns, (row, Row("SRL", "srl.toml")), tuple(claims))
+    cells = [
+        cell(row, columns[0], (88.0, 90.0)),
+        cell(row, columns[1], (94.0, 96.0)),
+        cell(row, columns[2], (89.0, 90.5)),
+    ]
+    cells += [Cell(table.rows[1], column, None) for column in columns]
+    found = decide(table, cells)
+    assert [decision.verdict for decision in found] == ["holds", "not decided", "does not hold"]
+    assert found[0].difference == pytest.approx(6.0)
+    assert found[0].error == pytest.approx((2.0 / 2 + 2.0 / 2) ** 0.5)
+    text = to_markdown(table, cells)
+    assert "| ELMo beats Baseline | NER |  | 95.00 against 89.00 | +6.00 ± 1.41 | holds |" in text
+    assert "Not complete: NER, Baseline (100 %)" in text  # two of three seeds
+    one_seed = [cell(row, column, (90.0,)) for column in columns] + cells[3:]
+    assert decide(table, one_seed)[0].verdict == "not decided: one seed"
+
+
+def test_epochs_to_reach_the_best_score_of_the_baseline(tmp_path):
+    row, columns = Row("SRL", "srl.toml", seeds=2), (Column("Baseline"), Column("ELMo"))
+    folders = []
+    for number, scores in enumerate([(70, 80, 85, 90), (70, 82, 84, 90), (88, 91), (90, 91)]):
+        folders.append(tmp_path / str(number))
+        folders[-1].mkdir()
+        lines = [json.dumps({"step": i, "epoch": i, "scores": {"f1": float(s)}}) for i, s in enumerate(scores, 1)]
+        (folders[-1] / "epochs.jsonl").write_text("\n".join(lines) + "\n")
+    claim = Claim("fewer epochs", "ELMo", "Baseline", measure="epochs")
+    table = Table("T", columns, (row,), (claim,), plot="epochs")
+    cells = [
+        cell(row, columns[0], (90.0, 90.0), folders=folders[:2]),
+        cell(row, columns[1], (91.0, 91.0), folders=folders[2:]),
+    ]
+    (found,) = decide(table, cells)
+    assert found.better == [2.0, 1.0]
+    write_table(table, cells, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "table.json").read_text())["cells"][1]["runs"][0]["history"] == [88.0, 91.0]
+    assert (tmp_path / "out" / "table.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("plot", ["bars", "shares", "epochs", "mixes"])
+def test_a_plot_is_drawn_even_if_every_run_is_missing(tmp_path, plot):
+    row, column = Row("NER", "ner.toml"), Column("Baseline")
+    write_table(Table("T", (column,), (row,), plot=plot), [Cell(row, column, None)], tmp_path)
+    assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
+
+
+SHARES = """
+title = "Shares"
+shares = [0.5, 1.0]
+max_epochs = 3
+plot = "{plot}"
+[[columns]]
+name = "Baseline"
+[[columns]]
+name = "Ours"
+bilm = "bilm.toml"
+set = ["elmo.place='both'", "model.hidden_dim=4"]
+[[rows]]
+name = "POS"
+config = "pos.toml"
+seeds = 1
+[[claims]]
+text = "half of the data is enough"
+better = "Ours"
+than = "Baseline"
+share = 0.5
+"""
+
+
+@pytest.mark.slow
+def test_shares_and_a_bilm_that_the_table_trains(table, tmp_path):
+    """One biLM run, then 2 shares × 2 columns; the layers of the biLM are computed once."""
+    table.write_text(SHARES.format(plot="shares"))
+    model = {"projection_dim": 4, "cell_dim": 6, "filters": [[1, 4]], "n_highway": 1}
+    settings = {
+        "data": str(write_data(tmp_path / "prepared")),
+        "out": "unused",
+        "steps": 2,
+        "batch_size": 2,
+        "unroll": 4,
+        "negatives": 4,
+    }
+    write_toml(tmp_path / "bilm.toml", {**settings, "model": model})
+    out = tmp_path / "out"
+    cells = run_table(table, out, settings=["elmo.place='input'"])
+    assert [(one.column.name, one.share, len(one.scores())) for one in cells] == [
+        ("Baseline", 0.5, 1),
+        ("Ours", 0.5, 1),
+        ("Baseline", 1.0, 1),
+        ("Ours", 1.0, 1),
+    ]
+    assert [result.epochs for one in cells for result in one.summary.results] == [2, 2, 1, 1]
+    assert (out / "models" / "bilm" / "config.json").exists()
+    assert len(list((out / "cache" / "layers").glob("*/*/layers.bin"))) == 2  # one per biLM
+    lines = (out / "table.md").read_text()
+    assert "| POS | 50 % | accuracy |" in lines
+    assert "## Learned mixes" in lines
+    assert "not decided: one seed" in lines
+    table.write_text(SHARES.format(plot="mixes"))
+    write_table(read_table(table), cells, out)
+
+
+def test_a_bilm_that_fails_fails_its_column_only(table, tmp_path):
+    table.write_text(SHARES.format(plot="bars").replace("shares = [0.5, 1.0]", "").replace("share = 0.5", ""))
+    write_toml(tmp_path / "bilm.toml", {"data": str(tmp_path / "gone"), "out": "unused", "steps": 2})
+    with pytest.raises(TrainingError, match=mentions("1 of 2", tmp_path / "out" / "models" / "bilm", "gone")):
+        run_table(table, tmp_path / "out")
+    (found,) = json.loads((tmp_path / "out" / "table.json").read_text())["cells"]
+    assert found["column"] == "Baseline"

@@ -230,14 +230,20 @@ def table(
         typer.Option(help="Run only this column; can be repeated. Other columns are shown if they were run before."),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at the same time; they share the cores.")] = 1,
+    cache: Annotated[
+        Path | None, typer.Option(help="The folder for biLM layers, which all runs share. Default: OUT/cache.")
+    ] = None,
+    models: Annotated[
+        Path | None, typer.Option(help="The folder for biLMs that columns train. Default: OUT/models.")
+    ] = None,
 ) -> None:
     """Run a table of experiments, each with several seeds, and write it as Markdown, JSON and a plot.
 
     Finished runs are kept, and an interrupted table is continued.
     """
-    from torchelmo.tasks.table import run_table
+    from torchelmo.tasks.table.run import run_table
 
-    run_table(experiments, out, settings=settings or [], jobs=jobs, columns=column or [])
+    run_table(experiments, out, settings=settings or [], jobs=jobs, columns=column or [], cache=cache, models=models)
     echo((out / "table.md").read_text(encoding="utf-8"))
 
 

@@ -25,6 +25,8 @@ class ElmoConfig(Config):
     unfreeze: bool = False  # train the biLM with the task; its layers are not cached then
     memory_mb: NonNegativeFloat = 1000.0  # memory for cached layers
     disk_mb: NonNegativeFloat = 20_000.0  # a temporary file for more of them; the rest is computed in every epoch
+    cache: Path | None = None  # a folder for layers that many runs share; each sentence is computed by one run only
+    cache_mb: NonNegativeFloat = 20_000.0  # size limit of that folder
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,6 +70,7 @@ class TaskConfig(Config):
     dev: Path  # labeled data that decides which epoch is the best
     out: Path  # the folder of the run
     seed: NonNegativeInt = 1
+    share: Annotated[float, Range(above=0, max=1)] = 1.0  # the share of the training data to use, drawn by `seed`
     epochs: PositiveInt = 20
     patience: NonNegativeInt = 5  # stop after this many epochs without a better dev score; 0 for never
     batch_size: PositiveInt = 32  # examples

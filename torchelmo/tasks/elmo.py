@@ -8,9 +8,9 @@ import math
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Literal, NamedTuple, TypeAlias
+from typing import IO, TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ from torchelmo.mix import ScalarMix
 from torchelmo.progress import progress
 from torchelmo.runs.resume import Stop
 from torchelmo.tasks.config import ElmoConfig
+
+if TYPE_CHECKING:
+    from torchelmo.tasks.cache import SharedLayers
 
 log = logging.getLogger(__name__)
 SentenceLayers: TypeAlias = npt.NDArray[np.float32]  # (n_layers, n_tokens, dim)
@@ -58,6 +61,7 @@ class ElmoLayers(nn.Module):
         free = shutil.disk_usage(folder).free  # use at most half of it, to leave space for checkpoints
         memory, disk = round(config.memory_mb * 1e6), round(min(config.disk_mb * 1e6, free / 2))
         self.cache = LayerCache(memory_tokens=memory // token_bytes, disk_tokens=disk // token_bytes, folder=folder)
+        self.shared = _open_shared_layers(bilm, config)
 
     @property
     def bilm(self) -> BiLM:
@@ -85,22 +89,32 @@ class ElmoLayers(nn.Module):
     def precompute(self, sentences: Iterable[Sequence[str]], stop: Stop | None = None) -> None:
         """Fill the cache: run the frozen biLM once over every sentence that the cache has space for.
 
+        With `config.cache`, only sentences that no run has added to that folder need the biLM.
+
         Args:
             sentences: The sentences; duplicates run once.
             stop: Ends the work early when it is asked to stop.
         """
         if self.config.unfreeze:
             return
+        sentences = list(sentences)
+        if self.shared is not None:
+            with self.shared.lock():
+                missing = self.shared.missing(sentences)
+                added = self.shared.add(missing, self.elmo.stream(missing, layers="all"))
+                if not _consume(added, len(missing), stop):
+                    return
+            sentences = [sentence for sentence in sentences if self.shared.get(sentence) is None]
         missing = self.cache.fitting(sentences)
-        if missing:
-            with progress("biLM", len(missing)) as advance:
-                for sentence, layers in zip(missing, self.elmo.stream(missing, layers=self._cached_layers)):
-                    self.cache.add(sentence, self._with_layer_axis(layers))
-                    advance(1)
-                    if stop is not None and stop.requested:
-                        return
+        if not _consume(self._add_to_cache(missing), len(missing), stop):
+            return
         # From here on the token vectors are the same in every step, so that a resumed run gives the same bits.
         self.elmo.token_cache.frozen = True
+
+    def _add_to_cache(self, sentences: Sequence[Sequence[str]]) -> Iterator[Sequence[str]]:
+        for sentence, layers in zip(sentences, self.elmo.stream(sentences, layers=self._cached_layers)):
+            self.cache.add(sentence, self._with_layer_axis(layers))
+            yield sentence
 
     def forward(self, sentences: Sequence[Sequence[str]]) -> ElmoOutput:
         layers, mask = self._trained(sentences) if self.config.unfreeze else self._frozen(sentences)
@@ -114,20 +128,28 @@ class ElmoLayers(nn.Module):
     def _frozen(self, sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
         """Return the same as `_trained`, from the cache as far as possible, and without gradients."""
         computed: dict[tuple[str, ...], SentenceLayers] = {}
-        missing = self.cache.missing(sentences)
+        missing = self.cache.missing(sentence for sentence in sentences if self._shared_layers(sentence) is None)
         for sentence, layers in zip(missing, self.elmo.embed(missing, layers=self._cached_layers)):
             computed[tuple(sentence)] = self._with_layer_axis(layers)
             self.cache.add(sentence, computed[tuple(sentence)])
         lengths = [len(sentence) for sentence in sentences]
         padded = np.zeros((self._n_cached, len(sentences), max(lengths, default=0), self.dim), dtype=np.float32)
         for row, sentence in enumerate(sentences):
-            cached = self.cache.get(sentence)
+            cached = self._shared_layers(sentence)
+            if cached is None:
+                cached = self.cache.get(sentence)
             padded[:, row, : len(sentence)] = computed[tuple(sentence)] if cached is None else cached
         mask = np.arange(padded.shape[2]) < np.array(lengths, dtype=np.int64).reshape(-1, 1)
         device = self.mixes[0].scalars.device
         # If only one layer is cached, the mix uses only that layer, so it can be repeated for all.
         stacked = torch.from_numpy(padded).to(device).expand(self.mixes[0].n_layers, -1, -1, -1)
         return stacked, torch.from_numpy(mask).to(device)
+
+    def _shared_layers(self, sentence: Sequence[str]) -> SentenceLayers | None:
+        layers = self.shared.get(sentence) if self.shared is not None else None
+        if layers is None or isinstance(self._cached_layers, str):
+            return layers
+        return layers[self._cached_layers : self._cached_layers + 1]
 
     @property
     def _cached_layers(self) -> Literal["all"] | int:
@@ -229,6 +251,27 @@ class LayerCache:
 class _FileEntry(NamedTuple):
     offset: int  # in bytes
     shape: tuple[int, ...]
+
+
+def _open_shared_layers(bilm: BiLM, config: ElmoConfig) -> "SharedLayers | None":
+    if config.cache is None or config.unfreeze:
+        return None
+    from torchelmo.tasks.cache import SharedLayers
+
+    shape = (bilm.config.n_layers + 1, bilm.config.dim)
+    return SharedLayers(config.cache, bilm.fingerprint(), shape, max_bytes=round(config.cache_mb * 1e6))
+
+
+def _consume(items: Iterable[object], n_items: int, stop: Stop | None) -> bool:
+    """Iterate over items with a progress bar; return False if `stop` was requested before the end."""
+    if not n_items:
+        return True
+    with progress("biLM", n_items) as advance:
+        for _ in items:
+            advance(1)
+            if stop is not None and stop.requested:
+                return False
+    return True
 
 
 def _build_mix(n_layers: int, config: ElmoConfig) -> ScalarMix:

@@ -59,7 +59,7 @@ from torchelmo.tasks.trained import (
     trained_parameters,
 )
 from torchelmo.tensors import write_tensors
-from torchelmo.text.batching import training_batches
+from torchelmo.text.batching import draw_share, training_batches
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ _OWNED = (
 # Settings that a resumed run may change: they do not change the steps already taken. Inputs are compared by content.
 _CHANGEABLE = frozenset(
     "out epochs patience checkpoint_every threads device elmo.memory_mb elmo.disk_mb "
-    "train dev words.vectors elmo.model".split()
+    "elmo.cache elmo.cache_mb train dev words.vectors elmo.model".split()
 )
 
 
@@ -204,7 +204,8 @@ def set_up(config: TaskConfig, *, bilm: BiLM | None = None, stop: Stop | None = 
         bilm = bilm or _load_bilm(config)
         assert bilm is not None
         elmo = ElmoLayers(bilm, config.elmo, folder=config.out)
-    labeled, dev = task.read(config.train, options), task.read(config.dev, options)
+    everything, dev = task.read(config.train, options), task.read(config.dev, options)
+    labeled = draw_share(everything, config.share, seed=step_seed(config.seed, 0, "share"))
     examples = task.training(labeled, options)
     for path, part in ((config.train, examples), (config.dev, dev)):
         require_examples(part, path, task)
@@ -219,7 +220,9 @@ def set_up(config: TaskConfig, *, bilm: BiLM | None = None, stop: Stop | None = 
     model = task.build(model_options, inputs, vocabularies).to(device)
     start = time.perf_counter()
     if elmo is not None:
-        elmo.precompute(all_sentences(task, [*examples, *dev]), stop)
+        # Runs with other shares and seeds use the shared cache, too: fill it with all sentences in the same order.
+        cached = task.training(everything, options) if config.elmo.cache is not None else examples
+        elmo.precompute(all_sentences(task, [*cached, *dev]), stop)
     if stop is not None and stop.requested:
         return None
     return Setup(TrainedTask(task, config, model, vocabularies), examples, dev, time.perf_counter() - start)

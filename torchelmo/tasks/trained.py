@@ -181,7 +181,7 @@ def load(folder: str | Path, *, device: str = "auto") -> TrainedTask:
     elmo = None
     if config.elmo.place != "none":
         # Predictions need the layers of a sentence once, so that a cache would only cost memory.
-        elmo = ElmoLayers(load_folder(folder / "bilm"), replace(config.elmo, memory_mb=0.0, disk_mb=0.0))
+        elmo = ElmoLayers(load_folder(folder / "bilm"), replace(config.elmo, memory_mb=0.0, disk_mb=0.0, cache=None))
 
     def build() -> TaskModel[Any, Any]:
         try:
@@ -216,7 +216,12 @@ def save_task(folder: Path, trained: TrainedTask) -> None:
         if words.fixed is not None:
             write_tensors(folder / "words.safetensors", {"vectors": words.fixed})
     if elmo is not None:
-        elmo.bilm.save(folder / "bilm")
+        if elmo.shared is not None:
+            from torchelmo.tasks.cache import link_bilm
+
+            link_bilm(elmo.bilm, elmo.shared.folder, folder / "bilm")
+        else:
+            elmo.bilm.save(folder / "bilm")
     write_json(folder / "task.json", config_to_dict(card), indent=1)
 
 

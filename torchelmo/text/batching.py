@@ -1,4 +1,4 @@
-"""Batches of sentences or examples of similar length, in a reproducible order."""
+"""Batches of sentences or examples of similar length, and random shares of examples, all reproducible."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -56,3 +56,13 @@ def scoring_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
     """Return batches of all examples, the longest first, so that a lack of memory shows at once."""
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+
+
+def draw_share(items: Sequence[T], share: float, *, seed: int) -> list[T]:
+    """Return a random share of items, at least one, in their order. A smaller share is a part of a larger one.
+
+    >>> draw_share("abcdefgh", 0.5, seed=1)
+    ['a', 'b', 'e', 'f']
+    """
+    order = np.random.default_rng(seed).permutation(len(items))
+    return [items[i] for i in sorted(order[: max(1, round(share * len(items)))].tolist())]

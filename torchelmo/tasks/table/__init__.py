@@ -1,0 +1,1 @@
+"""Tables of experiments: task runs by row, column, share of the training data and seed."""
