@@ -8,6 +8,7 @@ from facts import mentions
 
 from torchelmo.config import build_config, load_config
 from torchelmo.errors import ConfigError
+from torchelmo.lm.config import PretrainConfig
 from torchelmo.runs.config import TaskOptimConfig
 from torchelmo.tasks.config import CharactersConfig, ElmoConfig, TaskConfig, WordsConfig
 from torchelmo.tasks.table.spec import read_table
@@ -15,7 +16,8 @@ from torchelmo.tasks.task import find_task
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "tasks"
 FILES = sorted(FOLDER.glob("*.toml"))
-TABLES = [path for path in FILES if "rows" in tomllib.loads(path.read_text(encoding="utf-8"))]
+PAPER = sorted((FOLDER.parent / "paper").glob("*.toml"))
+TABLES = [path for path in [*FILES, *PAPER] if "rows" in tomllib.loads(path.read_text(encoding="utf-8"))]
 
 
 def check(path, settings=()):
@@ -38,7 +40,10 @@ def test_every_setting_of_a_table_is_known(path):
     table = read_table(path)
     for row in table.rows:
         for column in table.columns:
-            check(FOLDER / row.config, [*row.set, *column.set])
+            check(path.parent / row.config, [*row.set, *column.set])
+    for column in table.columns:
+        if column.bilm is not None:
+            assert load_config(PretrainConfig, path.parent / column.bilm).out.name == column.bilm.stem
 
 
 def test_taglm_is_the_top_layer_between_the_bilstms():

@@ -340,7 +340,7 @@ share = 0.5
 def test_shares_and_a_bilm_that_the_table_trains(table, tmp_path):
     """One biLM run, then 2 shares × 2 columns; the layers of the biLM are computed once."""
     table.write_text(SHARES.format(plot="shares"))
-    model = {"projection_dim": 4, "cell_dim": 6, "filters": [[1, 4]], "n_highway": 1}
+    model = {"projection_dim": 4, "cell_dim": 6, "filters": [[1, 4]], "n_highway": 1, "max_characters": 8}
     settings = {
         "data": str(write_data(tmp_path / "prepared")),
         "out": "unused",
