@@ -1,6 +1,7 @@
 """Tables of experiments: which runs are started, kept and written."""
 
 import dataclasses
+import importlib.util
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from facts import mentions
@@ -376,3 +378,22 @@ def test_a_bilm_that_fails_fails_its_column_only(table, tmp_path):
         run_table(table, tmp_path / "out")
     (found,) = json.loads((tmp_path / "out" / "table.json").read_text())["cells"]
     assert found["column"] == "Baseline"
+
+
+def test_the_page_of_the_paper_has_the_numbers_of_the_tables(tmp_path):
+    path = Path(__file__).parents[2] / "experiments" / "paper" / "page.py"
+    spec = importlib.util.spec_from_file_location("page", path)
+    page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(page)
+    row, columns = Row("NER", "ner.toml", seeds=2), (Column("Baseline"), Column("ELMo"))
+    claim = Claim("ELMo improves", "ELMo", "Baseline", paper="92.2 > 90.2")
+    cells = [cell(row, columns[0], (88.0, 90.0)), cell(row, columns[1], (94.0, 96.0))]
+    write_table(Table("Table 1", columns, (row,), (claim,)), cells, tmp_path / "table1")
+    (tmp_path / "images").mkdir()
+    text = page.write_page(tmp_path, ["table1", "table2"], tmp_path / "images")
+    assert (
+        "| ELMo improves the task | NER | 92.2 > 90.2 | 95.00 against 89.00 | +6.00 ± 1.41 | holds | table1 |" in text
+    )
+    assert "1 comparisons: 1 hold, 0 do not hold, 0 are not decided." in text
+    assert "Not run yet: table2." in text
+    assert (tmp_path / "images" / "paper-table1.png").exists()
