@@ -41,7 +41,7 @@ class _ModuleConfig(Config):
     freeze: bool = False
 
 
-class ElmoModule(InputModule):
+class ElmoModule(InputModule):  # type: ignore[misc] # the package has no types here
     """Compute contextual vectors of the tokens of texts, to be pooled by the next module.
 
     The vectors are a learned mix of all layers, which before training is their average. As in `Elmo.embed`, a text is
@@ -68,7 +68,7 @@ class ElmoModule(InputModule):
     def __init__(
         self, model: BiLM | str | Path | None = None, *, lang: str | None = None, freeze: bool = False
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         bilm = model if isinstance(model, BiLM) else load(model)
         self.elmo = Elmo(bilm, dropout=0.0, freeze=freeze)
         self.lang = lang or bilm.lang or "en"
