@@ -20,7 +20,7 @@ NUMERIC := $(wildcard tests/bilm tests/test_elmo.py tests/test_embed*.py tests/t
 	tests/lm/test_predict.py tests/compat tests/tasks/layers)
 KERNELS := own ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=SSE41 ONEDNN_MAX_CPU_ISA=AVX2
 
-.PHONY: help demo quick test test-kernels test-old-code fuzz kills docs lint types pytest format clean
+.PHONY: help demo quick test test-kernels test-old-code fuzz kills shard-kills docs lint types pytest format clean
 .DELETE_ON_ERROR:
 
 help:  ## list these targets
@@ -57,6 +57,9 @@ fuzz: $(INSTALLED)  ## damaged files of every kind for MINUTES=10; prints a tabl
 
 kills: $(INSTALLED)  ## kill every command that writes KILLS=20 times and resume it; prints a table
 	cd tests && $(THREADS) PYTHONPATH=.. ../$(BIN)/python -m fuzz.kills --kills $(KILLS)
+
+shard-kills: $(INSTALLED)  ## kill workers, parents and Ray actors of a run over 240 shards; prints a table
+	cd tests && $(THREADS) PYTHONPATH=.. ../$(BIN)/python -m fuzz.shards --kills 60
 
 docs: $(INSTALLED)  ## the documentation as a site in build/docs; warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs

@@ -45,8 +45,7 @@ ALLOWED: dict[str, list[str]] = {
 }
 ALLOWED |= {"pretrained": [], "__init__": CORE, "__main__": ["cli"]}
 
-# House limits. They may only go down, except that a new capability may bring its modules.
-MAX_MODULES = 160  # 115 without integrations, the hub, shards, and studies of surprisal and meaning change
+MAX_MODULES = 155
 MAX_LINES = 450  # of a module
 MAX_MODULES_PER_FOLDER = 15  # without its subfolders
 
@@ -63,6 +62,8 @@ LATE = [
     "sklearn",
     "pandas",
     "pyarrow",
+    "ray",
+    "datasets",
 ]
 
 

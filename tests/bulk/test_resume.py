@@ -12,7 +12,7 @@ import pytest
 from facts import mentions
 
 from torchelmo import BiLM, Elmo
-from torchelmo.bulk import embed_file, job, outputs, partial
+from torchelmo.bulk import compute, embed_file, job, outputs, partial
 from torchelmo.errors import ConfigError, OutputError, OutputExistsError, TorchelmoError, WrongCallError
 
 LINES = ["I took a bow. It was fine.", "bow and arrow", "", "Zürich and 東京 are far from here.", "one", "  "]
@@ -91,7 +91,7 @@ def test_resuming_gives_the_bytes_of_an_uninterrupted_run(whole, interrupted, te
 @pytest.mark.parametrize("blocks", [1, 2, 5, 64])
 def test_a_resumed_run_has_the_same_cache_of_token_vectors(text, tmp_path, model, monkeypatch, blocks):
     """The last digits of a token vector depend on the words that it is encoded with."""
-    monkeypatch.setattr(job, "_BLOCKS_PER_CACHE", blocks)
+    monkeypatch.setattr(compute, "_BLOCKS_PER_CACHE", blocks)
     options = {"model": Elmo(model, cache=7), "batch_tokens": 3}
     embed_file(text, tmp_path / "whole.h5", **options)
     for stop in range(1, len(TEXT)):
@@ -120,7 +120,7 @@ def test_a_link_is_not_followed(interrupted, text, model, name):
 
 
 def test_a_journal_that_ends_within_a_block_is_refused(interrupted, text, model, monkeypatch):
-    monkeypatch.setattr(job, "_BATCHES_PER_BLOCK", 1_000)
+    monkeypatch.setattr(compute, "_BATCHES_PER_BLOCK", 1_000)
     with pytest.raises(OutputError, match=mentions(f"{interrupted}.partial", "journal.jsonl", "overwrite=True")):
         embed_file(text, interrupted, model=model, resume=True, **SMALL)
 

@@ -262,3 +262,41 @@ def test_wrong_columns_are_named_by_their_flags(call, model, tmp_path, name, fla
     result = call("embed", tmp_path / name, *flags, "--out", tmp_path / "out.h5", "--model", model)
     assert (result.code, list(tmp_path.glob("out*"))) == (code, [])
     assert re.search(mentions(*facts), result.err)
+
+
+def test_a_folder_is_written_shard_by_shard(call, model, text, tmp_path):
+    out = tmp_path / "vectors"
+    options = ("--out", f"{out}/", "--model", model, "--layers", "top", "--shard-size", "30")
+    result = call("embed", text, text.parent / "te*.txt", *options, "--shard", "1/2")
+    assert result.code == 0, result.err
+    assert re.fullmatch(mentions(out, " of ", "shards") + r"[^\n]*\n", result.out)
+    status = call("embed", "--status", out)
+    assert status.code == 0
+    assert re.search(mentions(out, "not complete", "left"), status.out)
+    result = call("embed", text, *options, "--out-format", "parquet")
+    assert result.code == 0, result.err
+    assert re.search(mentions(out, "3 shards", "8 rows"), result.out)
+    assert re.search(mentions("8 of 8 rows", "complete"), call("embed", "--status", out).out)
+    assert re.search(mentions("already complete"), call("embed", text, *options).err)
+    with torchelmo.bulk.open(out) as collection:
+        assert [len(vectors) for vectors in collection] == [len(line.split()) for line in LINES]
+
+
+@pytest.mark.parametrize(
+    ("options", "facts"),
+    [
+        (("--out", "x.h5", "--workers", "2"), ("x.h5", "x/", "--workers")),
+        (("--out", "x/", "--shard", "3/2"), ("3/2",)),
+        (("--out", "x/", "--shard", "one"), ("one", "I/N")),
+        (("--out", "x/", "--shard-size", "big"), ("big",)),
+        (("--out", "x/", "--state", "carry"), ("carry",)),
+        (("--out", "x/", "--resume", "--overwrite"), ("--resume", "--overwrite")),
+    ],
+)
+def test_wrong_options_for_collections(call, model, text, tmp_path, monkeypatch, options, facts):
+    monkeypatch.chdir(tmp_path)
+    result = call("embed", text, "--model", model, *options)
+    assert result.code == 2
+    assert re.search(mentions(*facts), result.err)
+    assert not (tmp_path / "x").exists()
+    assert call("embed", "--status", tmp_path).code == 2

@@ -2,6 +2,7 @@
 
 One row for each line of the text:
     id                string: the id of the row; int64, the number of the line from 0, if the text has no ids
+                      (in a collection: the number of the row in all files)
     text              string
     tokens            list<string>, and their character offsets in the text: start, end, list<int64>
     vectors           list<fixed_size_list<float>[dim]>, one for each token; without the outer list for pooled vectors,
@@ -22,7 +23,7 @@ from torchelmo.errors import InputError, missing_package
 from torchelmo.files import parse_json
 from torchelmo.text.tokenize import Token
 
-ROW_GROUP_BYTES = 10 * 2**20  # of vectors: a reader that wants one row decodes no more than this
+ROW_GROUP_BYTES = 10 * 2**20  # of vectors: to read one row, no more than this is decoded
 _KEY = b"torchelmo"
 _COUNT = b"torchelmo.n_tokens"
 
@@ -70,17 +71,20 @@ class ParquetOutput:
                 write_statistics=["id"],
             ) as writer,
         ):
+            offset = self.settings.get("first_row", 0)  # of a shard in its collection
             first = 0
             for rows in self._row_groups(lines(), counts):
                 arrays = []
                 for n_tokens in counts[first : first + len(rows)].tolist():
                     data = records.read(self.record_size(0, n_tokens))
                     arrays.append(np.frombuffer(data, self.dtype).reshape(self.shape(n_tokens)))
-                numbers = range(first, first + len(rows))
-                ids = pa.array(
-                    [self.names[i] for i in numbers] if self.names.are_ids else numbers, schema.field(0).type
-                )
-                columns = [ids, *text_columns(rows), *vector_columns(arrays, self.shape, self.dtype)]
+                ids: Any = range(first, first + len(rows))
+                ids = [self.names[i] for i in ids] if self.names.are_ids else [offset + i for i in ids]
+                columns = [
+                    pa.array(ids, schema.field(0).type),
+                    *text_columns(rows),
+                    *vector_columns(arrays, self.shape, self.dtype),
+                ]
                 writer.write_table(pa.Table.from_arrays(columns, schema=schema), row_group_size=len(rows))
                 first += len(rows)
         os.replace(finished, path)

@@ -64,6 +64,10 @@ class VectorFile(Sequence[Array]):
     def __getitem__(self, line: Any) -> Any:
         return self._file.vectors(self._number(line))
 
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
     def __enter__(self) -> "VectorFile":
         return self
 

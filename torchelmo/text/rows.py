@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from torchelmo.errors import InputError, TorchelmoError, WrongCallError, missing_package, short_repr
-from torchelmo.files import MAX_LINE_BYTES, read_lines, require_file, source_name
+from torchelmo.files import MAX_LINE_BYTES, decode_line, open_bytes, read_lines, require_file, source_name
 from torchelmo.text.reading import malformed, parse_object, read_columns
 from torchelmo.text.tables import TableReader
 from torchelmo.text.tokenize import replace_surrogates
@@ -42,6 +42,16 @@ _NOT_A_RESIDUE = re.compile(r"[^A-Z*-]")
 _MAX_ID = 1000  # characters
 _BATCH_ROWS = 256  # of a Parquet file that are in memory at once
 _Part = tuple[int, str | None, str, list[str] | None]  # line, id, text, tokens
+
+
+class Place(NamedTuple):
+    """A place in a file, from which it can be read."""
+
+    offset: int  # in bytes
+    line: int  # the number of lines before it
+
+
+FILE_START = Place(0, 0)
 
 
 class Row(NamedTuple):
@@ -110,14 +120,31 @@ class RowReader:
         """Whether every row has tokens, so that no text needs to be split."""
         return self.format in ("conllu", "fasta")
 
-    def rows(self, start: int = 0, stop: int | None = None) -> Iterator[Row]:
+    @property
+    def has_lines(self) -> bool:
+        """Whether a row is a line of the file."""
+        return self.format in ("text", "jsonl")
+
+    @property
+    def is_seekable(self) -> bool:
+        """Whether the rows can be read from a place in the middle of the file."""
+        return self.has_lines and Path(self.path).suffix not in _COMPRESSED
+
+    def rows(self, start: int = 0, stop: int | None = None, *, place: Place = FILE_START) -> Iterator[Row]:
         """Yield the rows from position `start` up to, but not including, `stop`.
+
+        Args:
+            start: The position of the first row, from 0.
+            stop: The position after the last row; None for all rows.
+            place: Where row `start` begins, if the file is seekable; then the rows before it are not read.
 
         Raises:
             InputError: The file is damaged, or a row is wrong. The message names the file, the line and the column.
         """
         if self.format == "parquet":
             first, parts = self._read_parquet(start)
+        elif place.offset:
+            first, parts = start, getattr(self, f"_read_{self.format}")(place)
         else:
             first, parts = 0, getattr(self, f"_read_{self.format}")()
         last = None if stop is None else max(stop - first, 0)
@@ -164,8 +191,8 @@ class RowReader:
     def _unit(self) -> str:
         return "row" if self.format == "parquet" else "line"
 
-    def _read_text(self) -> Iterator[_Part]:
-        for number, line in enumerate(read_lines(self.path), 1):
+    def _read_text(self, place: Place = FILE_START) -> Iterator[_Part]:
+        for number, line in _lines(self.path, place):
             yield number, None, line, None
 
     def _read_csv(self) -> Iterator[_Part]:
@@ -192,8 +219,8 @@ class RowReader:
             found.append(list(names).index(name))
         return found[0], found[1] if len(found) > 1 else None
 
-    def _read_jsonl(self) -> Iterator[_Part]:
-        for number, line in enumerate(read_lines(self.path), 1):
+    def _read_jsonl(self, place: Place = FILE_START) -> Iterator[_Part]:
+        for number, line in _lines(self.path, place):
             if not line.strip():
                 continue
             record = parse_object(line, self._name, number)
@@ -304,6 +331,17 @@ class RowReader:
             if not token or token != token.strip() or "\n" in token:
                 expected = "tokens that are not empty, without line breaks and without spaces at their ends"
                 raise malformed(self._name, line, expected, short_repr(token))
+
+
+def _lines(path: str | Path, place: Place) -> Iterator[tuple[int, str]]:
+    """Yield the lines from a place on, with their numbers."""
+    if not place.offset:
+        yield from enumerate(read_lines(path), 1)
+        return
+    with open_bytes(path) as stream:
+        stream.seek(place.offset)
+        for number, line in enumerate(stream, place.line + 1):
+            yield number, decode_line(line, path, number)
 
 
 def _choose_format(path: str | Path, format: str | None) -> Format:
