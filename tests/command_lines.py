@@ -22,7 +22,7 @@ def check_call(words, where=""):
         name.append(rest.pop(0))
         assert name[-1] in command.commands, f"{where}: torchelmo {' '.join(name)} is not a command"
         command = command.commands[name[-1]]
-    if "--help" in rest:
+    if {"--help", "--status"} & set(rest):  # they act while the arguments are parsed
         return
     try:
         context = command.make_context(" ".join(name), rest)
