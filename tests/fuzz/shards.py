@@ -57,21 +57,25 @@ def run(folder: Path, n_shards: int, kills: dict[str, int], seed: int = 0, n_wor
     out, done = folder / "out", Counter[str]()
     local = {kind: kills.get(kind, 0) for kind in ("worker", "parent")}
     disturb(command(text, out, *options, "--workers", "2", "--threads", "2"), out, local, chance, done, n_shards)
+    compare(out, folder / "whole")
     if kills.get("actor"):
         for path in sorted(out.glob("part-*"))[n_shards // 2 :]:  # the last half is left to Ray
             path.unlink()
         (out / "manifest.json").unlink(missing_ok=True)
         arguments = [sys.executable, "-c", RAY, str(text), str(out), str(model), str(size)]
         disturb(arguments, out, {"actor": kills["actor"]}, chance, done, n_shards)
-    else:
-        finish(command(text, out, *options), done)
-    found, expected = files(out), files(folder / "whole")
+        compare(out, folder / "whole")
+    with torchelmo.bulk.open(out, check=True) as collection:
+        assert len(collection) == text.read_bytes().count(b"\n")
+        return {"shards": len(list(out.glob("part-*"))), "rows": len(collection), **done}
+
+
+def compare(out: Path, whole: Path) -> None:
+    """Check that two folders hold the same files with the same bytes."""
+    found, expected = files(out), files(whole)
     assert found.keys() == expected.keys(), sorted(found.keys() ^ expected.keys())
     different = [name for name in found if found[name] != expected[name]]
     assert not different, different
-    with torchelmo.bulk.open(out, check=True) as collection:
-        assert len(collection) == sum(1 for _ in text.open(encoding="utf-8"))
-        return {"shards": len(list(out.glob("part-*"))), "rows": len(collection), **done}
 
 
 def write_inputs(folder: Path, n_shards: int, n_words: int, chance: random.Random) -> tuple[Path, Path, int]:
@@ -120,12 +124,12 @@ def disturb(
             os.kill(chance.choice(victims), signal.SIGKILL)
             done[f"{left.pop()}s killed"] += 1
             if process.poll() is not None or victims == [process.pid]:
-                process.wait()
+                process.communicate()
                 process = start(arguments, done)
         finish_process(process)
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
     finish(arguments, done)
 
 

@@ -153,7 +153,9 @@ def _run(plan: Plan, shards: list[Shard], n_actors: int, new_actor: Any, advance
             try:
                 answer = ray.get(ready)
                 idle.append(actor)
-            except ray.exceptions.RayActorError:
+            except ray.exceptions.RayTaskError:
+                raise  # a mistake in the code of the actor
+            except ray.exceptions.RayError:  # the actor died, or Ray ended it for lack of memory
                 idle.append(new_actor())
                 attempts[shard.name] += 1
                 if attempts[shard.name] < MAX_ATTEMPTS:
