@@ -128,8 +128,9 @@ def disturb(
                 process = start(arguments, done)
         finish_process(process)
     finally:
-        process.kill()
-        process.communicate()
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
     finish(arguments, done)
 
 

@@ -23,7 +23,8 @@ from torchelmo.tasks import train
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.table import run as tables
 from torchelmo.tasks.table.jobs import TaskJob
-from torchelmo.tasks.table.report import Cell, decide, to_markdown, write_table
+from torchelmo.tasks.table.plots import write_table
+from torchelmo.tasks.table.report import Cell, decide, to_markdown
 from torchelmo.tasks.table.run import run_folder, run_table
 from torchelmo.tasks.table.spec import Claim, Column, Row, Table, read_table
 from torchelmo.tasks.task import Result, read_result, summarize

@@ -1,14 +1,30 @@
 """Plots of a table: bars, curves by share of the training data or by epoch, and heat maps of mixes."""
 
 import itertools
+import logging
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torchelmo.files import atomic_write
-from torchelmo.tasks.table.report import Cell, mean_mixes
+from torchelmo.files import atomic_write, write_json
+from torchelmo.tasks.table.report import Cell, mean_mixes, to_json, to_markdown
 from torchelmo.tasks.table.spec import Table
+
+log = logging.getLogger(__name__)
+
+
+def write_table(table: Table, cells: Sequence[Cell], out: Path) -> None:
+    """Write table.md, table.json and, if matplotlib is installed, table.png."""
+    with atomic_write(out / "table.md") as temporary:
+        temporary.write_text(to_markdown(table, cells), encoding="utf-8")
+    write_json(out / "table.json", to_json(table, cells))
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        log.info("table.png was not drawn: it needs matplotlib. Install it with: pip install 'torchelmo[tasks]'")
+        return
+    plot_table(table, cells, out / "table.png")
 
 
 def plot_table(table: Table, cells: Sequence[Cell], path: Path) -> None:

@@ -1,18 +1,14 @@
 """The results of a table as Markdown and JSON, and the claims that they decide."""
 
-import logging
 import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchelmo.files import atomic_write, write_json
 from torchelmo.runs.metrics import duration, read_records
 from torchelmo.tasks.table.spec import Claim, Column, Row, Table
 from torchelmo.tasks.task import Summary
-
-log = logging.getLogger(__name__)
 
 
 class Cell(NamedTuple):
@@ -59,21 +55,6 @@ class Decision(NamedTuple):
         if abs(self.difference) <= 2 * self.error:
             return "not decided"
         return "holds" if self.difference > 0 else "does not hold"
-
-
-def write_table(table: Table, cells: Sequence[Cell], out: Path) -> None:
-    """Write table.md, table.json and, if matplotlib is installed, table.png."""
-    with atomic_write(out / "table.md") as temporary:
-        temporary.write_text(to_markdown(table, cells), encoding="utf-8")
-    write_json(out / "table.json", to_json(table, cells))
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        log.info("table.png was not drawn: it needs matplotlib. Install it with: pip install 'torchelmo[tasks]'")
-        return
-    from torchelmo.tasks.table.plots import plot_table
-
-    plot_table(table, cells, out / "table.png")
 
 
 def to_markdown(table: Table, cells: Sequence[Cell]) -> str:

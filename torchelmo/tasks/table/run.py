@@ -12,7 +12,8 @@ from torchelmo.errors import ConfigError, TrainingError
 from torchelmo.formats.load import find_model
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.table.jobs import BilmJob, JobOutcome, TaskJob, run_jobs
-from torchelmo.tasks.table.report import Cell, write_table
+from torchelmo.tasks.table.plots import write_table
+from torchelmo.tasks.table.report import Cell
 from torchelmo.tasks.table.spec import Column, Row, Table, read_table, slug
 from torchelmo.tasks.task import summarize
 
