@@ -8,7 +8,6 @@ a temporary folder, and loaded in a new process, whose memory is counted from be
 
 import argparse
 import json
-import resource
 import struct
 import subprocess
 import sys
@@ -57,11 +56,19 @@ def measure(folder: Path) -> tuple[float, float]:
     import torchelmo
 
     torchelmo.load()  # imports everything that loading needs
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _memory("VmRSS")
     start = time.perf_counter()
     torchelmo.load(folder)
-    seconds = time.perf_counter() - start
-    return seconds, 1024.0 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    return time.perf_counter() - start, _memory("VmHWM") - before
+
+
+def _memory(name: str) -> float:
+    """Return the current (VmRSS) or the largest (VmHWM) memory of this process in bytes."""
+    # Not getrusage: its maximum includes the process that started this one.
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name):
+            return 1024.0 * int(line.split()[1])
+    raise SystemExit("This benchmark needs /proc/self/status, as on Linux.")
 
 
 def write_model(folder: Path, config: BiLMConfig) -> int:

@@ -239,3 +239,15 @@ def test_a_missing_vocabulary(tmp_path):
     options, weights = random_official(words=len(WORDS)).write(tmp_path)
     with pytest.raises(MissingFileError, match=mentions("vocab.txt")):
         torchelmo.load_official(options, weights, tmp_path / "vocab.txt")
+
+
+def test_a_heap_whose_free_blocks_form_a_ring(official, tmp_path):
+    """HDF5 itself would follow the ring until memory ends."""
+    options, weights = official.write(tmp_path)
+    data = bytearray(weights.read_bytes())
+    place = data.index(b"HEAP")
+    free, start = (int.from_bytes(data[place + at : place + at + 8], "little") for at in (16, 24))
+    data[start + free : start + free + 8] = free.to_bytes(8, "little")
+    weights.write_bytes(bytes(data))
+    with pytest.raises(WeightsError, match=mentions("weights.hdf5", "ring")):
+        torchelmo.load_official(options, weights)

@@ -2,6 +2,8 @@
 
 import contextlib
 import itertools
+import mmap
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from torchelmo.tensors import check_finite
 
 Datasets = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]  # name → shape and dtype
 UNFINISHED = (".part", ".partial", ".crdownload", ".download", ".incomplete", ".aria2", ".tmp")  # half downloads
+_MAGIC = b"\x89HDF\r\n\x1a\n"
+_HEAP = b"HEAP\0\0\0\0"  # the signature, and the version
 _MAX_DEPTH = 12  # of nested groups; the official layout has five
 
 
@@ -25,6 +29,7 @@ def open_hdf5(path: Path) -> Any:
 
     require_file(path, "an official weights.hdf5", regular=True)
     check_download(path)
+    _check_heaps(path)
     try:
         return h5py.File(path, "r")
     except OSError as error:
@@ -32,6 +37,34 @@ def open_hdf5(path: Path) -> Any:
             f"{path}: expected an HDF5 file, but it is damaged, cut short or of another kind ({error}). "
             "Download or copy it again."
         ) from error
+
+
+def _check_heaps(path: Path) -> None:
+    """Raise a WeightsError if the free blocks of a heap form a ring, which HDF5 would follow until memory ends.
+
+    A heap holds the names of a group. It has the size of its data, the first free block and the address of the data; a
+    free block has the offset of the next one, 1 if there is none.
+    """
+    with contextlib.ExitStack() as files:
+        try:
+            stream = files.enter_context(path.open("rb"))
+            data = files.enter_context(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError):  # h5py reports that
+            return
+        # Addresses count from the signature of the file, which may follow a block of the user.
+        base = next((place for place in (0, *(512 << i for i in range(20))) if data[place : place + 8] == _MAGIC), 0)
+        place = data.find(_HEAP)
+        while place >= 0:
+            header = data[place + 8 : place + 32]
+            size, free, start = struct.unpack("<QQQ", header) if len(header) == 24 else (0, 1, 0)
+            start += base
+            seen: set[int] = set()
+            while free != 1 and free < size <= len(data) and start + free + 8 <= len(data):
+                if free in seen:
+                    raise WeightsError(f"{path}: the HDF5 file is damaged: a heap contains a ring. Copy it again.")
+                seen.add(free)
+                (free,) = struct.unpack("<Q", data[start + free : start + free + 8])
+            place = data.find(_HEAP, place + 1)
 
 
 def check_download(path: Path) -> None:
