@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from torchelmo.errors import WeightsError
+from torchelmo.errors import WeightsError, shorten
 from torchelmo.files import atomic_write, require_file
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def read_tensors(
             tensors = {name: file.get_tensor(name).to(kinds[name], copy=True) for name in names}
     except (SafetensorError, OSError) as error:
         raise WeightsError(
-            f"{path}: expected {what}, but the file is damaged or cut short ({error}). {advice}"
+            f"{path}: expected {what}, but the file is damaged or cut short ({shorten(str(error), 200)}). {advice}"
         ) from error
     for name, tensor in tensors.items():
         check_finite(tensor, f"{path}: {name}")

@@ -12,8 +12,8 @@ import pytest
 from facts import mentions
 
 from torchelmo import BiLM, Elmo
-from torchelmo.bulk import compute, embed_file, job, outputs, partial
-from torchelmo.errors import ConfigError, OutputError, OutputExistsError, TorchelmoError, WrongCallError
+from torchelmo.bulk import VectorFile, compute, embed_file, job, outputs, partial
+from torchelmo.errors import ConfigError, InputError, OutputError, OutputExistsError, TorchelmoError, WrongCallError
 
 LINES = ["I took a bow. It was fine.", "bow and arrow", "", "Zürich and 東京 are far from here.", "one", "  "]
 TEXT = [*LINES, *LINES[::-1], *LINES]
@@ -351,3 +351,23 @@ def test_wrong_settings_are_refused(text, out, model):
     with pytest.raises(ConfigError):
         embed_file(text, out, model=model, lang="klingon")
     assert os.listdir(out.parent) == ["text.txt"]
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".npz"])
+def test_a_damaged_file_with_vectors_is_refused(text, tmp_path, model, suffix):
+    out = tmp_path / f"out{suffix}"
+    embed_file(text, out, model=model)
+    content = out.read_bytes()
+    for damage in (
+        content[:-100],
+        content[: len(content) // 2],
+        b"x" * 100,
+        content.replace(b"boundaries", b"bound\0ries"),
+    ):
+        out.write_bytes(damage)
+        with pytest.raises(InputError, match=mentions(out)), VectorFile(out) as file:
+            _ = (
+                file.settings,
+                [file[line] for line in range(len(file))],
+                [file.tokens(line) for line in range(len(file))],
+            )

@@ -7,12 +7,14 @@ too much memory, the case is counted as a failure, and a new process continues w
 import argparse
 import contextlib
 import json
+import math
 import os
 import select
 import signal
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -32,17 +34,20 @@ def main() -> None:
     total: Counter[str] = Counter()
     failures: list[Failure] = []
     print("| input | tried | refused | " + " | ".join(KINDS) + " |\n|---|---|---|" + "---|" * len(KINDS), flush=True)
-    for target in targets:
-        share = target.share / shares
-        count = sys.maxsize if given.minutes else max(1, round(given.cases * share))
-        seconds = 60 * given.minutes / len(targets) if given.minutes else float("inf")
-        counts, failed = watch(target, given.first, count, seconds)
-        total += counts
-        failures += failed
-        print(row(target.name, counts), flush=True)
-        for failure in failed[: given.show]:
-            detail = f"{failure.target}, case {failure.case}: {failure.kind}\n  {failure.change}\n  {failure.detail}"
-            print(detail, file=sys.stderr, flush=True)
+
+    def watch_share(target: Target) -> tuple[Counter[str], list[Failure]]:
+        count = sys.maxsize if given.minutes else max(1, math.ceil(given.cases * target.share / shares))
+        seconds = 60 * given.minutes * given.workers / len(targets) if given.minutes else float("inf")
+        return watch(target, given.first, count, seconds)
+
+    with ThreadPoolExecutor(given.workers) as pool:
+        for target, (counts, failed) in zip(targets, pool.map(watch_share, targets), strict=True):
+            total += counts
+            failures += failed
+            print(row(target.name, counts), flush=True)
+            for failure in failed[: given.show]:
+                about = f"{failure.target}, case {failure.case}: {failure.kind}"
+                print(f"{about}\n  {failure.change}\n  {failure.detail}", file=sys.stderr, flush=True)
     print(row("**all**", total), flush=True)
     raise SystemExit(1 if failures else 0)
 
@@ -138,6 +143,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=0.0, help="Run for this long.")
     parser.add_argument("--cases", type=int, default=5_000, help="Without --minutes: cases over all targets.")
     parser.add_argument("--first", type=int, default=0, help="Number of the first case; a case can be repeated by it.")
+    parser.add_argument("--workers", type=int, default=1, help="Targets that run at the same time.")
     parser.add_argument("--show", type=int, default=20, help="Failures of each target to print.")
     given = parser.parse_args()
     unknown = [name for name in given.targets if name not in TARGETS]

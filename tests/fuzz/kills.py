@@ -1,12 +1,16 @@
 """Kill every command that writes, at random moments, and resume it: `python -m fuzz.kills [COMMAND …] [--kills N]`.
 
 After each `kill -9` the output must not look finished, and the resumed command must end with the output of an
-undisturbed run, byte for byte: nothing lost, nothing doubled, no temporary files left. A command is started
-by fork from a process that has imported PyTorch, so that most kills hit its work and not the imports.
+undisturbed run, byte for byte: nothing lost, nothing doubled, no temporary files left. Half of the kills come at a
+random moment, the others just before or after a random file operation (a rename, a flush, a removal and so on), which
+hits the writing of checkpoints and results. A command is started by fork from a process that has imported PyTorch, so
+that kills hit its work and not the imports.
 """
 
 import argparse
+import functools
 import hashlib
+import itertools
 import os
 import random
 import shutil
@@ -15,15 +19,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from tiny_runs import MODEL, sentences
 from tiny_tasks import pos_settings, write_pos, write_toml
 
 import torchelmo
+from fuzz.run import memory_folder
+from torchelmo.bulk import job
 from torchelmo.cli import main as torchelmo_main
 from torchelmo.errors import TorchelmoError
 
@@ -109,6 +115,18 @@ RESUMES = {"embed", "pretrain", "fine-tune", "task train"}
 OVERWRITES = {"prepare"}
 
 
+# What a command does to files; kills are aimed at these calls.
+OPERATIONS = "replace rename fsync unlink rmdir mkdir open truncate ftruncate pwrite chmod".split()
+
+
+class Moment(NamedTuple):
+    """When a command is killed: after some seconds, or at a file operation."""
+
+    seconds: float | None = None
+    operation: int | None = None  # counted from 0
+    after: bool = False  # the operation was done, or not yet
+
+
 def main() -> None:
     """Kill each command many times and print a table."""
     parser = argparse.ArgumentParser(prog="python -m fuzz.kills", description=__doc__)
@@ -117,61 +135,71 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="Seed of the moments.")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    print(
-        "| command | kills | before any output | looks finished | other result | leftovers |\n|---|---|---|---|---|---|"
-    )
+    job.COMMIT_SECONDS = 0.02  # the text is short, and a resumed run should find some vectors
+    kinds = ("at a file operation", "before any output", "looks finished", "lost or doubled", "leftovers")
+    print(f"| command | kills | {' | '.join(kinds)} |\n|---|---|{'---|' * len(kinds)}", flush=True)
     failed = 0
     for command in COMMANDS:
         if not given.commands or command.name in given.commands:
             found = kill_many(command, given.kills, random.Random(f"{given.seed} {command.name}"))
-            kinds = [found[kind] for kind in ("early", "looks finished", "other result", "leftovers")]
-            failed += sum(kinds[1:])
-            print(f"| {command.name} | {found['kills']} | {' | '.join(map(str, kinds))} |", flush=True)
+            failed += sum(found[kind] for kind in kinds[2:])
+            cells = " | ".join(str(found[kind]) for kind in kinds)
+            print(f"| {command.name} | {found['kills']} | {cells} |", flush=True)
     raise SystemExit(1 if failed else 0)
 
 
 def kill_many(command: Command, kills: int, rng: random.Random) -> Counter[str]:
     """Run a command, killing it again and again; after each result start anew."""
     found: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory(prefix="torchelmo-kills-") as root:
-        good = Path(root) / "good"
+    with tempfile.TemporaryDirectory(prefix="torchelmo-kills-", dir=memory_folder()) as root:
+        good = Path(root) / "case"  # outputs may contain the paths of their inputs, so all runs have the same
+        make_inputs(good)
+        run(command, good)  # imports and caches are no part of the time
+        shutil.rmtree(good)
         make_inputs(good)
         start = time.monotonic()
         if run(command, good) != 0:
             log = (good / "log.txt").read_text()
             raise SystemExit(f"{command.name}: the undisturbed run failed.\n{log[-2_000:]}")
         seconds = time.monotonic() - start
+        n_operations = int((good / "operations.txt").read_text())
         expected, listing = command.content(good / command.out), names(good)
         while found["kills"] < kills:
             folder = Path(root) / "case"
             shutil.rmtree(folder, ignore_errors=True)
             make_inputs(folder)
+            attempts = rng.randint(1, 4)  # kills before the run may end
             while True:
-                status = run(command, folder, kill_after=rng.uniform(0.0, 1.1 * seconds))
+                moment = Moment(seconds=rng.uniform(0.0, 1.1 * seconds))
+                if rng.random() < 0.5:
+                    moment = Moment(operation=rng.randrange(n_operations), after=rng.random() < 0.5)
+                last = attempts == 0 or found["kills"] == kills
+                attempts -= 1
+                status = run(command, folder, None if last else moment)
                 out = folder / command.out
                 if status == 0:
                     break
-                found["kills"] += 1
-                found["early"] += not any(path.name not in listing for path in folder.iterdir()) and not out.exists()
-                finished = command.is_finished(out)
-                if finished and not equal(command, out, expected):
-                    found["looks finished"] += 1
-                    print(f"{command.name}: {out} looks finished", file=sys.stderr)
-                if found["kills"] % 4 == 0 or finished:
-                    if run(command, folder) != 0:
-                        found["other result"] += 1
-                        print(f"{command.name}: could not be resumed", file=sys.stderr)
+                if last:
+                    log = (folder / "log.txt").read_text()[-2_000:]
+                    print(f"{command.name}: could not be resumed:\n{log}", file=sys.stderr)
                     break
+                found["kills"] += 1
+                found["at a file operation"] += moment.operation is not None
+                if not out.exists() and names(folder) <= listing:
+                    found["before any output"] += 1
+                if command.is_finished(out) and not equal(command, out, expected):
+                    found["looks finished"] += 1
+                    print(f"{command.name}: {out} looks finished after a kill at {moment}", file=sys.stderr)
             if not equal(command, out, expected):
-                found["other result"] += 1
-                print(f"{command.name}: other result", file=sys.stderr)
+                found["lost or doubled"] += 1
+                print(f"{command.name}: other result, last kill at {moment}", file=sys.stderr)
             if names(folder) != listing:
                 found["leftovers"] += 1
-                print(f"{command.name}: {names(folder) ^ listing}", file=sys.stderr)
+                print(f"{command.name}: {names(folder) ^ listing}, last kill at {moment}", file=sys.stderr)
     return found
 
 
-def run(command: Command, folder: Path, kill_after: float | None = None) -> int:
+def run(command: Command, folder: Path, moment: Moment | None = None) -> int:
     """Run the command in a forked process; return its exit code, or −9 if it was killed."""
     out = folder / command.out
     arguments = command.arguments(folder)
@@ -185,25 +213,49 @@ def run(command: Command, folder: Path, kill_after: float | None = None) -> int:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
             sys.argv = ["torchelmo", *arguments]
+            calls = watch_operations(moment)
             code = 1
             try:
                 code = int(torchelmo_main(arguments) or 0)
             except SystemExit as exit_:
                 code = int(exit_.code or 0)
             finally:
+                (folder / "operations.txt").write_text(str(next(calls)))
                 os._exit(code)
-    if kill_after is not None:
-        time.sleep(kill_after)
+    if moment is not None and moment.seconds is not None:
+        time.sleep(moment.seconds)
         os.kill(child, signal.SIGKILL)  # a child that has ended stays until waitpid, so its number is still its own
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status)
+
+
+def watch_operations(moment: Moment | None) -> Iterator[int]:
+    """Count the file operations of this process, and kill it at one of them."""
+    calls = itertools.count()
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*arguments: Any, **options: Any) -> Any:
+            now = next(calls) == (moment.operation if moment else None)
+            if now and moment and not moment.after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = function(*arguments, **options)
+            if now:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return call
+
+    for name in OPERATIONS:
+        setattr(os, name, watched(getattr(os, name)))
+    return calls
 
 
 def make_inputs(folder: Path) -> None:
     """Write texts, a model and configurations."""
     folder.mkdir()
     (folder / "text.txt").write_text("".join(" ".join(tokens) + "\n" for tokens in sentences(300)))
-    (folder / "long.txt").write_text("".join(" ".join(tokens) + "\n" for tokens in sentences(6_000)))
+    (folder / "long.txt").write_text("".join(" ".join(tokens) + "\n" for tokens in sentences(2_000)))
     make_model(folder / "model")
     make_data(folder / "data")
     settings = {
@@ -226,6 +278,7 @@ def make_inputs(folder: Path) -> None:
         folder / "pos.toml", {**pos_settings(folder, folder / "tagger", epochs=4), "threads": 1, "checkpoint_every": 3}
     )
     (folder / "log.txt").touch()
+    (folder / "operations.txt").touch()
 
 
 _CACHE: dict[str, Path] = {}

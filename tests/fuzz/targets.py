@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -409,7 +410,7 @@ def all_targets() -> Iterator[Target]:
     yield Target("ELMoForManyLangs", make_efml, damage(), run_folder)
     yield archive("zip", ".zip")
     yield archive("gztar", ".tar.gz")
-    for suffix in (".h5", ".npz"):
+    for suffix in (".h5", ".npz", *([".parquet"] if find_spec("pyarrow") else [])):
         yield unfinished(suffix)
         yield vector_file(suffix)
     yield Target("trained task", make_task, damage_task, run_task)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from torchelmo.bulk.outputs import Array, Line, Names, Shape
-from torchelmo.errors import InputError, missing_package
+from torchelmo.errors import InputError, missing_package, shorten
 from torchelmo.files import parse_json
 from torchelmo.text.tokenize import Token
 
@@ -69,6 +69,7 @@ class ParquetOutput:
                 compression=dict.fromkeys(("text", "tokens.list.element"), "zstd"),
                 use_dictionary=["tokens.list.element"],
                 write_statistics=["id"],
+                write_page_checksum=True,
             ) as writer,
         ):
             offset = self.settings.get("first_row", 0)  # of a shard in its collection
@@ -155,9 +156,9 @@ class ParquetReader:
     def __init__(self, path: Path) -> None:
         pa = _pyarrow()
         try:
-            self._file = pa.parquet.ParquetFile(path, memory_map=True)
+            self._file = pa.parquet.ParquetFile(path, memory_map=True, page_checksum_verification=True)
         except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{path}: expected a Parquet file with vectors: {error}.") from error
+            raise InputError(f"{path}: expected a Parquet file with vectors: {shorten(str(error), 200)}.") from error
         self._metadata = self._file.schema_arrow.metadata or {}
         names = self._file.schema_arrow.names
         self._columns = [name for name in names if name in ("vector", "vectors") or name.startswith("layer_")]

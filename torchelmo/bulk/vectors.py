@@ -1,7 +1,7 @@
 """Read the files that `embed_file` writes: `VectorFile`."""
 
-import zipfile
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +11,7 @@ import numpy as np
 
 from torchelmo.bulk.outputs import Array, hdf5_name
 from torchelmo.bulk.parquet import ParquetReader
-from torchelmo.errors import InputError
+from torchelmo.errors import InputError, TorchelmoError, shorten
 from torchelmo.files import parse_json, require_file
 from torchelmo.text.tokenize import Token
 
@@ -30,24 +30,30 @@ class VectorFile(Sequence[Array]):
     """
 
     def __init__(self, path: str | Path) -> None:
-        path = require_file(path, "a file with vectors")
+        self._path = require_file(path, "a file with vectors", regular=True)
         readers: dict[str, type[_Reader]] = {".npz": _NpzReader, ".parquet": ParquetReader}
-        self._file: _Reader = readers.get(path.suffix, _Hdf5Reader)(path)
+        with self._errors_as_input_error():
+            self._file: _Reader = readers.get(self._path.suffix, _Hdf5Reader)(self._path)
 
     @property
     def settings(self) -> dict[str, Any]:
         """How the vectors were computed: model, layers, lang and others."""
-        return self._file.settings
+        with self._errors_as_input_error():
+            return self._file.settings
 
     @property
     def n_tokens(self) -> int:
         """The number of tokens of all lines."""
-        return self._file.n_tokens
+        with self._errors_as_input_error():
+            return self._file.n_tokens
 
     @cached_property
     def ids(self) -> list[str]:
         """The ids of the lines; their numbers, as strings, if the text had no ids."""
-        ids = self._file.ids()
+        with self._errors_as_input_error():
+            ids = self._file.ids()
+            if ids is not None and len(ids) != len(self):
+                raise ValueError(f"{len(self)} lines, but {len(ids)} ids")
         return [str(number) for number in range(len(self))] if ids is None else ids
 
     def tokens(self, line: int | str) -> list[Token]:
@@ -56,13 +62,17 @@ class VectorFile(Sequence[Array]):
         Args:
             line: The index of the line, 0 for the first one, or its id.
         """
-        return self._file.tokens(self._number(line))
+        number = self._number(line)
+        with self._errors_as_input_error():
+            return self._file.tokens(number)
 
     def __len__(self) -> int:
         return len(self._file)
 
     def __getitem__(self, line: Any) -> Any:
-        return self._file.vectors(self._number(line))
+        number = self._number(line)
+        with self._errors_as_input_error():
+            return self._file.vectors(number)
 
     def close(self) -> None:
         """Close the file."""
@@ -88,6 +98,19 @@ class VectorFile(Sequence[Array]):
     @cached_property
     def _numbers(self) -> dict[str, int]:
         return {id: number for number, id in enumerate(self.ids)}
+
+    @contextlib.contextmanager
+    def _errors_as_input_error(self) -> Iterator[None]:
+        """Turn the errors for a damaged file into an InputError: its readers report damage in many ways."""
+        try:
+            yield
+        except TorchelmoError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"{self._path}: expected vectors as torchelmo writes them, but the file is damaged "
+                f"({shorten(str(error), 200) or type(error).__name__}). Write it again."
+            ) from error
 
 
 class _Reader(Protocol):
@@ -119,12 +142,27 @@ class _ArchiveReader:
 
     def __init__(self, path: Path) -> None:
         self._file: Any = self._open(path)
-        if any(name not in self._file for name in self._names):
+        try:
+            self._read(path)
+        except BaseException:
             self._file.close()
+            raise
+
+    def _read(self, path: Path) -> None:
+        if any(name not in self._file for name in self._names):
             raise InputError(f"{path}: expected vectors and tokens as torchelmo writes them, found another layout.")
         self._boundaries, self._starts, self._ends, self._texts = (self._file[name] for name in self._names)
+        boundaries = np.asarray(self._boundaries)
+        if boundaries.ndim != 1 or boundaries[0] != 0 or (np.diff(boundaries) < 0).any():
+            raise ValueError("the boundaries of lines do not rise from 0")
+        if not boundaries[-1] == len(self._starts) == len(self._ends):
+            raise ValueError(f"{len(self._starts)} tokens, but the boundaries of lines are for {boundaries[-1]}")
 
     def _open(self, path: Path) -> Any:
+        raise NotImplementedError
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
         raise NotImplementedError
 
     @property
@@ -137,7 +175,8 @@ class _ArchiveReader:
     def tokens(self, line: int) -> list[Token]:
         first, last = map(int, self._boundaries[line : line + 2])
         texts = [text.decode("utf-8") if isinstance(text, bytes) else text for text in self._texts[first:last]]
-        return [Token(*one) for one in zip(texts, self._starts[first:last].tolist(), self._ends[first:last].tolist())]
+        starts, ends = self._starts[first:last].tolist(), self._ends[first:last].tolist()
+        return [Token(*one) for one in zip(texts, starts, ends, strict=True)]
 
     def ids(self) -> list[str] | None:
         raise NotImplementedError
@@ -148,6 +187,9 @@ class _ArchiveReader:
 
     def vectors(self, line: int) -> Array:
         array: Array = self._file[str(line) if self._array_names is None else self._array_names[line]][()]
+        n_tokens = int(self._boundaries[line + 1] - self._boundaries[line])
+        if not self.settings.get("pool") and array.shape[-2] != n_tokens:
+            raise ValueError(f"line {line} has {n_tokens} tokens and vectors of shape {array.shape}")
         return array
 
     def close(self) -> None:
@@ -160,10 +202,7 @@ class _Hdf5Reader(_ArchiveReader):
     def _open(self, path: Path) -> Any:
         import h5py
 
-        try:
-            return h5py.File(path, "r")
-        except OSError as error:
-            raise InputError(f"{path}: expected an HDF5 file with vectors: {error}.") from error
+        return h5py.File(path, "r")
 
     def ids(self) -> list[str] | None:
         return [id.decode("utf-8") for id in self._file["ids"][()]] if "ids" in self._file else None
@@ -173,7 +212,7 @@ class _Hdf5Reader(_ArchiveReader):
         ids = self.ids()
         return None if ids is None else [hdf5_name(id) for id in ids]
 
-    @property
+    @cached_property
     def settings(self) -> dict[str, Any]:
         return {name: value.item() if hasattr(value, "item") else value for name, value in self._file.attrs.items()}
 
@@ -181,20 +220,17 @@ class _Hdf5Reader(_ArchiveReader):
 class _NpzReader(_ArchiveReader):
     _names = ("boundaries", "start", "end", "tokens")
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def _read(self, path: Path) -> None:
+        super()._read(path)
         self._texts = bytes(self._texts).decode("utf-8").split("\n")
 
     def _open(self, path: Path) -> Any:
-        try:
-            return np.load(path, allow_pickle=False)
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            raise InputError(f"{path}: expected a .npz file with vectors: {error}.") from error
+        return np.load(path, allow_pickle=False)
 
     def ids(self) -> list[str] | None:
         return bytes(self._file["ids"]).decode("utf-8").split("\n") if "ids" in self._file else None
 
-    @property
+    @cached_property
     def settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = parse_json(str(self._file["settings"]), "settings")
         return settings

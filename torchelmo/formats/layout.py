@@ -15,7 +15,7 @@ from torch import Tensor
 from torchelmo.bilm.config import BiLMConfig, Filters
 from torchelmo.bilm.model import BiLM
 from torchelmo.config import build_config, convert
-from torchelmo.errors import ConfigError, WeightsError
+from torchelmo.errors import ConfigError, WeightsError, short_repr
 from torchelmo.formats.hdf5 import Datasets
 
 OFFICIAL_N_CHARACTERS = 262
@@ -265,7 +265,7 @@ def _character_settings(
     at = f"{where}: char_cnn"
     n_characters = cnn.get("n_characters", OFFICIAL_N_CHARACTERS)
     if n_characters not in (261, 262):
-        raise ConfigError(f"{at}: n_characters: expected 261 or 262, found {n_characters!r}.")
+        raise ConfigError(f"{at}: n_characters: expected 261 or 262, found {short_repr(n_characters)}.")
     filters = _value(cnn, "filters", Filters, at)
     # If the widths differ, a projection is needed: assume one, so that the error names the missing dataset.
     projected = "CNN_proj/W_proj" in shapes or sum(count for _, count in filters) != projection_dim
@@ -287,7 +287,7 @@ def _count_layers(shapes: Iterable[str]) -> int:
 def _table(options: dict[str, Any], key: str, where: str) -> dict[str, Any]:
     value = _value(options, key, Any, where)
     if not isinstance(value, dict):
-        raise ConfigError(f"{where}: {key}: expected an object, found {value!r}.")
+        raise ConfigError(f"{where}: {key}: expected an object, found {short_repr(value)}.")
     return value
 
 

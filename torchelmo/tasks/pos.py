@@ -156,7 +156,7 @@ def _check_word(path: str | Path, line: int, row: list[str], number: int, option
     if tag in ("", "_"):
         other = "upos" if options.column == "xpos" else "xpos"
         raise InputError(
-            f"{path}: line {line}: expected a tag in the column {options.column}, found {tag!r}. "
+            f"{path}: line {line}: expected a tag in the column {options.column}, found {short_repr(tag)}. "
             f'Correct that line, or set column = "{other}" under [data].'
         )
 
