@@ -1,7 +1,10 @@
 """Model folders: there and back, and what is said about a folder that cannot be used."""
 
+import contextlib
 import copy
+import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -107,6 +110,44 @@ def test_saving_onto_another_model_replaces_it_whole(bilm, tmp_path):
     other.save(tmp_path)
     assert_same(other, torchelmo.load(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
+
+
+@pytest.mark.parametrize("form", ["folder", "official"])
+@pytest.mark.parametrize("n", range(4))
+def test_a_kill_while_a_model_is_replaced_leaves_no_mixture(form, n, tmp_path, monkeypatch):
+    """Two models of one shape with other words: files of both would load, with wrong results."""
+    models = [
+        BiLM(BiLMConfig(**SHAPE, softmax_words=4), Vocabulary(["<S>", "</S>", "<UNK>", word]))
+        for word in ("one", "two")
+    ]
+
+    def save(bilm):
+        if form == "folder":
+            bilm.save(tmp_path)
+        else:
+            torchelmo.save_official(bilm, tmp_path / "options.json", tmp_path / "weights.hdf5")
+
+    save(models[0])
+    replace, calls = os.replace, itertools.count()
+
+    def stop(*arguments):
+        if next(calls) == n:
+            raise SystemExit  # no code that handles errors runs after a kill, but temporary files are removed here
+        replace(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", stop)
+        with contextlib.suppress(SystemExit):
+            save(models[1])
+    try:
+        found = torchelmo.load(tmp_path)
+    except TorchelmoError:
+        found = None
+    if found is not None:
+        expected = models[found.vocabulary.words[3] == "two"]
+        assert all(torch.equal(found.state_dict()[name], tensor) for name, tensor in expected.state_dict().items())
+    save(models[1])
+    assert torchelmo.load(tmp_path).vocabulary.words[3] == "two"
 
 
 def test_a_word_that_cannot_be_written_is_named_with_the_file_of_the_model(tmp_path):

@@ -108,7 +108,7 @@ COMMANDS = [
         "official",
         lambda folder: ["convert", f"{folder}/model", f"{folder}/official", "--to", "official", "--overwrite"],
         loads,
-        lambda out: sorted(path.name for path in out.iterdir()),
+        lambda out: files("options.json", "weights.hdf5", "vocab.txt")(out),
     ),
 ]
 RESUMES = {"embed", "pretrain", "fine-tune", "task train"}

@@ -28,6 +28,7 @@ from torchelmo.tasks import load as load_task
 from torchelmo.tasks import train as train_task
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.task import find_task
+from torchelmo.text.rows import RowReader
 from torchelmo.text.vocabulary import Vocabulary
 
 SENTENCES = [["the", "bow", "and", "arrow"], ["a"]]
@@ -340,32 +341,39 @@ def run_text(folder: Path, extra: None, rng: random.Random) -> None:
         pass
 
 
-ROWS = [("a1", "I took a bow."), ("b/2", 'She said: "Äpfel, 日本".'), ("c", ""), ("d", "bow and arrow")]
+ROWS = {
+    ".csv": "name,text\n" + "".join(f'a{i},"I took a bow, {i} times."\n' for i in range(6)),
+    ".tsv": "name\ttext\n" + "".join(f"a{i}\tI took a bow {i} times.\n" for i in range(6)),
+    ".jsonl": "".join(json.dumps({"name": f"a{i}", "text": f"I took a bow {i} times."}) + "\n" for i in range(6)),
+    ".conllu": "".join(
+        f"# name = a{i}\n1\tAnn\tAnn\tPROPN\t_\t_\t2\tnsubj\t_\t_\n2\tsees\tsee\tVERB\t_\t_\t0\troot\t_\t_\n\n"
+        for i in range(4)
+    ),
+    ".fasta": "".join(f">sp|P{i}|NAME some words\nMKTAYIAK\nQRQISFVK\n" for i in range(5)),
+}
 
 
-def make_rows(folder: Path) -> None:
-    import csv
+def rows(suffix: str) -> Target:
+    """Return the target for one format of rows of text."""
 
-    from pyarrow import Table, parquet
+    def make(folder: Path) -> None:
+        if suffix == ".parquet":
+            import pyarrow as pa
+            import pyarrow.parquet
 
-    with open(folder / "t.csv", "w", encoding="utf-8", newline="") as stream:
-        csv.writer(stream).writerows([("id", "text"), *ROWS])
-    write(folder / "t.tsv", "".join(f"{id}\t{text}\n" for id, text in [("id", "text"), *ROWS]))
-    write(folder / "t.jsonl", "".join(json.dumps({"id": id, "text": text}) + "\n" for id, text in ROWS))
-    write(folder / "t.conllu", "# id = x\n" + "\t".join(["1", "bow", *"_" * 8]) + "\n\n")
-    write(folder / "t.fasta", ">sp|P12345|X y\nMALLH\nSARV\n>b\nACD\n")
-    table = Table.from_pydict({"id": [id for id, _ in ROWS] * 40, "text": [text for _, text in ROWS] * 40})
-    parquet.write_table(table, folder / "t.parquet", row_group_size=50)
+            columns = {"name": [f"a{i}" for i in range(6)], "text": [f"I took a bow {i} times." for i in range(6)]}
+            pyarrow.parquet.write_table(pa.table(columns), folder / "text.parquet", row_group_size=2)
+        else:
+            write(folder / f"text{suffix}", ROWS[suffix])
 
+    def run(folder: Path, extra: None, rng: random.Random) -> None:
+        column = None if suffix == ".fasta" else rng.choice([None, "name"])
+        reader = RowReader(folder / f"text{suffix}", id_column=column)
+        found = list(reader.unique(reader.rows()))
+        if any(not isinstance(row.text, str) for row in found):
+            raise SilentlyWrongError("a row without text")
 
-def run_rows(folder: Path, extra: None, rng: random.Random) -> None:
-    from torchelmo.text.rows import RowReader
-
-    for file in sorted(folder.iterdir()):
-        reader = RowReader(file, id_column="id")
-        for row in reader.rows():
-            if row.id is None or (row.tokens is not None and not all(row.tokens)):
-                raise SilentlyWrongError(f"{file.name}: a row without an id or with an empty token")
+    return Target(f"rows in {suffix}", make, damage(pipes=False), run)
 
 
 READERS: dict[str, Callable[[Path], Path]] = {
@@ -422,7 +430,8 @@ def all_targets() -> Iterator[Target]:
     yield Target("word vectors", make_vectors, damage(pipes=False), run_vectors)
     yield Target("sense data", make_senses, damage(pipes=False), run_senses)
     yield Target("plain text", make_text, damage(pipes=False), run_text)
-    yield Target("tables", make_rows, damage(pipes=False), run_rows)
+    for suffix in (*ROWS, *([".parquet"] if find_spec("pyarrow") else [])):
+        yield rows(suffix)
     for name in READERS:
         yield reader(name)
 

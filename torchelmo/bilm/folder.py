@@ -17,7 +17,7 @@ from torch import Tensor
 from torchelmo.bilm.config import BiLMConfig
 from torchelmo.config import Config, Range, build_config, config_to_dict, convert
 from torchelmo.errors import ConfigError, InputError, OutputError, OutputExistsError
-from torchelmo.files import atomic_write, read_json
+from torchelmo.files import atomic_write, flush_to_disk, read_json
 from torchelmo.tensors import read_tensors, save_tensors
 from torchelmo.text.characters import Symbols
 from torchelmo.text.vocabulary import Vocabulary
@@ -188,10 +188,12 @@ def write_folder(
         weights_file = files.enter_context(atomic_write(folder / "model.safetensors"))
         config_file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         save_tensors(weights_file, tensors, dtype=dtype)
-    if words is None:
-        (folder / "vocab.txt").unlink(missing_ok=True)  # of the older model
-    if card.symbols is None:
-        (folder / "symbols.json").unlink(missing_ok=True)
+        flush_to_disk(weights_file)
+        # Everything is written. Remove the mark of the older model before its files are replaced one by one: a process
+        # that is killed in between leaves no mixture of two models that can be loaded.
+        for name, is_old in (("config.json", True), ("vocab.txt", words is None), ("symbols.json", not card.symbols)):
+            if is_old:
+                (folder / name).unlink(missing_ok=True)
 
 
 def _formats(module: str) -> Any:

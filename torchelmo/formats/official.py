@@ -16,7 +16,7 @@ from torchelmo.bilm.config import BiLMConfig
 from torchelmo.bilm.folder import MAX_CONFIG_BYTES
 from torchelmo.bilm.model import BiLM
 from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, TorchelmoError, WeightsError
-from torchelmo.files import atomic_write, create_hdf5, read_json, write_json
+from torchelmo.files import atomic_write, create_hdf5, flush_to_disk, read_json, write_json
 from torchelmo.formats.hdf5 import (
     Datasets,
     check_download,
@@ -156,10 +156,14 @@ def save_official(bilm: BiLM, options: str | Path, weights: str | Path) -> None:
             f"{bilm.config.n_characters}. Save a model folder instead."
         )
     ours = bilm.dequantized().own_tensors()
-    with atomic_write(weights) as temporary, create_hdf5(temporary) as file:
-        for dataset in official_layout(bilm.config):
-            tensors = [ours[name].detach().to("cpu", torch.float32) for name in dataset.parameters]
-            file.create_dataset(dataset.name, data=dataset.pack(*tensors).contiguous().numpy())
+    with atomic_write(weights) as temporary:
+        with create_hdf5(temporary) as file:
+            for dataset in official_layout(bilm.config):
+                tensors = [ours[name].detach().to("cpu", torch.float32) for name in dataset.parameters]
+                file.create_dataset(dataset.name, data=dataset.pack(*tensors).contiguous().numpy())
+        flush_to_disk(temporary)
+        # A process that is killed from here on leaves no mixture of two models that can be loaded.
+        Path(options).unlink(missing_ok=True)
     words = Path(weights).parent / "vocab.txt"
     if bilm.vocabulary is not None:
         bilm.vocabulary.write(words)
