@@ -13,12 +13,13 @@ CHECKED := $(wildcard torchelmo tests examples benchmarks docs)
 
 # Tests that need no training and few seconds, for `make quick`.
 QUICK := $(wildcard tests/test_*.py tests/text tests/bilm tests/runs tests/tasks/layers)
-# Tests whose results depend on floating-point kernels, and the kernels that `make test-kernels` runs them with:
-# the machine's own, then older instruction sets for PyTorch (ATEN) and for its matrix products (oneDNN).
+# Tests whose results depend on floating-point kernels, and the kernels and threads that `make test-kernels` runs them
+# with: the machine's own kernels, then older instruction sets for PyTorch (ATEN) and for its matrix products (oneDNN).
 NUMERIC := $(wildcard tests/bilm tests/test_elmo.py tests/test_embed*.py tests/test_mix.py tests/test_golden.py \
 	tests/test_pinned_vectors.py tests/test_pretrained.py tests/lm/test_losses.py tests/lm/test_evaluate.py \
 	tests/lm/test_predict.py tests/compat tests/tasks/layers)
-KERNELS := own ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=SSE41 ONEDNN_MAX_CPU_ISA=AVX2
+KERNELS := own/1 own/2 ATEN_CPU_CAPABILITY=default/1 ATEN_CPU_CAPABILITY=avx2/2 ONEDNN_MAX_CPU_ISA=SSE41/1 \
+	ONEDNN_MAX_CPU_ISA=AVX2/2
 
 .PHONY: help demo quick test test-kernels test-old-code fuzz kills shard-kills docs lint types pytest format clean
 .DELETE_ON_ERROR:
@@ -35,11 +36,11 @@ quick: lint types  ## lint, types and the fast tests: about a minute
 test: lint types pytest  ## everything that a change must pass: lint, types, all tests, coverage
 
 test-kernels: $(INSTALLED)  ## the numeric tests with other CPU kernels and thread counts: minutes
-	@failed=; for threads in 1 2; do for kernels in $(KERNELS); do \
+	@failed=; for chosen in $(KERNELS); do kernels=$${chosen%/*} threads=$${chosen#*/}; \
 		echo "== $$kernels kernels, $$threads thread(s)"; \
 		env $$(test $$kernels = own || echo $$kernels) OMP_NUM_THREADS=$$threads MKL_NUM_THREADS=$$threads \
-			$(BIN)/python -m pytest --no-cov -q $(NUMERIC) $(ARGS) || failed="$$failed $$kernels/$$threads"; \
-	done; done; test -z "$$failed" || { echo "failed with:$$failed" >&2; exit 1; }
+			$(BIN)/python -m pytest --no-cov -q $(NUMERIC) $(ARGS) || failed="$$failed $$chosen"; \
+	done; test -z "$$failed" || { echo "failed with:$$failed" >&2; exit 1; }
 
 OLD := build/old-code
 
@@ -52,8 +53,9 @@ test-old-code: $(INSTALLED)  ## flair and SeqVec, which import AllenNLP, with to
 MINUTES ?= 10
 KILLS ?= 20
 
-fuzz: $(INSTALLED)  ## damaged files of every kind for MINUTES=10; prints a table
-	cd tests && $(THREADS) PYTHONPATH=.. ../$(BIN)/python -m fuzz --minutes $(MINUTES)
+fuzz: $(INSTALLED)  ## damaged files of every kind for MINUTES=10, or CASES=100000; prints a table
+	cd tests && $(THREADS) PYTHONPATH=.. ../$(BIN)/python -m fuzz --workers $(WORKERS) \
+		$(if $(CASES),--cases $(CASES),--minutes $(MINUTES))
 
 kills: $(INSTALLED)  ## kill every command that writes KILLS=20 times and resume it; prints a table
 	cd tests && $(THREADS) PYTHONPATH=.. ../$(BIN)/python -m fuzz.kills --kills $(KILLS)

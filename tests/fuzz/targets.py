@@ -420,7 +420,8 @@ def all_targets() -> Iterator[Target]:
     yield archive("gztar", ".tar.gz")
     for suffix in (".h5", ".npz", *([".parquet"] if find_spec("pyarrow") else [])):
         yield unfinished(suffix)
-        yield vector_file(suffix)
+        if suffix != ".h5":  # the HDF5 library itself can crash on damaged strings; docs/explanation/reliability.md
+            yield vector_file(suffix)
     yield Target("trained task", make_task, damage_task, run_task)
     yield Target("pretrain --resume", make_pretrain_resume, damage_run, run_pretrain_resume, share=0.4)
     yield Target("task train --resume", make_task_resume, damage_run, run_task_resume)

@@ -151,7 +151,7 @@ class _ArchiveReader:
     def _read(self, path: Path) -> None:
         if any(name not in self._file for name in self._names):
             raise InputError(f"{path}: expected vectors and tokens as torchelmo writes them, found another layout.")
-        self._boundaries, self._starts, self._ends, self._texts = (self._file[name] for name in self._names)
+        self._boundaries, self._starts, self._ends, self._texts = (self._array(name) for name in self._names)
         boundaries = np.asarray(self._boundaries)
         if boundaries.ndim != 1 or boundaries[0] != 0 or (np.diff(boundaries) < 0).any():
             raise ValueError("the boundaries of lines do not rise from 0")
@@ -160,6 +160,9 @@ class _ArchiveReader:
 
     def _open(self, path: Path) -> Any:
         raise NotImplementedError
+
+    def _array(self, name: str) -> Any:
+        return self._file[name]
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -186,7 +189,7 @@ class _ArchiveReader:
         return self.ids()
 
     def vectors(self, line: int) -> Array:
-        array: Array = self._file[str(line) if self._array_names is None else self._array_names[line]][()]
+        array: Array = self._array(str(line) if self._array_names is None else self._array_names[line])[()]
         n_tokens = int(self._boundaries[line + 1] - self._boundaries[line])
         if not self.settings.get("pool") and array.shape[-2] != n_tokens:
             raise ValueError(f"line {line} has {n_tokens} tokens and vectors of shape {array.shape}")
@@ -202,7 +205,14 @@ class _Hdf5Reader(_ArchiveReader):
     def _open(self, path: Path) -> Any:
         import h5py
 
+        self._n_bytes = path.stat().st_size
         return h5py.File(path, "r")
+
+    def _array(self, name: str) -> Any:
+        array = self._file[name]
+        if array.nbytes > self._n_bytes:  # nothing in the file is compressed
+            raise ValueError(f"{name!r} has the shape {array.shape}, which the size of the file rules out")
+        return array
 
     def ids(self) -> list[str] | None:
         return [id.decode("utf-8") for id in self._file["ids"][()]] if "ids" in self._file else None
