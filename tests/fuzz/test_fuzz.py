@@ -9,8 +9,8 @@ from torchelmo.errors import InputError
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_damaged_input_gives_a_defined_result(name):
-    outcome = run_target(TARGETS[name], first=0, count=300, seconds=4.0)
-    assert sum(outcome.counts.values()) >= 5
+    outcome = run_target(TARGETS[name], first=0, count=300, seconds=2.0)
+    assert outcome.counts.total() >= 3
     assert not outcome.failures, "\n".join(map(str, outcome.failures))
 
 
