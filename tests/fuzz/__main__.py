@@ -57,6 +57,7 @@ def watch(target: Target, first: int, count: int, seconds: float) -> tuple[Count
     counts: Counter[str] = Counter()
     failures: list[Failure] = []
     end = time.monotonic() + seconds
+    repeated = -1  # a case that was killed once; the machine may have been busy
     while (done := counts.total()) < count and time.monotonic() < end:
         reader, writer = os.pipe()
         child = os.fork()
@@ -71,6 +72,9 @@ def watch(target: Target, first: int, count: int, seconds: float) -> tuple[Count
         if problem is None and code == 0:
             break  # all cases are done, or the time is over
         case = first + counts.total()
+        if problem is not None and case != repeated:
+            repeated = case
+            continue
         kind, detail = problem or ("crash", f"exit code {code}")
         counts[kind] += 1
         failures.append(Failure(target.name, case, kind, "repeat the case to see its change", detail))

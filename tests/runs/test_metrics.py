@@ -3,8 +3,10 @@
 import json
 
 import pytest
+from facts import mentions
 from tiny_runs import tiny_config
 
+from torchelmo.errors import ConfigError
 from torchelmo.lm.loop import Report, perplexity_of, pretrain
 from torchelmo.runs.metrics import RecordLog, duration, read_records
 
@@ -49,6 +51,12 @@ def test_a_damaged_log_is_read_up_to_the_damage(tmp_path, damage):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n' + damage + b'\n{"step": 2}\n')
     assert read_records(path) == [{"step": 1}]
+
+
+def test_a_log_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "metrics.jsonl").symlink_to("/proc/self/mem")
+    with pytest.raises(ConfigError, match=mentions("metrics.jsonl")):
+        read_records(tmp_path / "metrics.jsonl")
 
 
 def test_other_ranks_write_nothing(tmp_path):

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from torchelmo.errors import ConfigError
-from torchelmo.files import atomic_write, parse_json
+from torchelmo.files import atomic_write, parse_json, read_bounded
+
+_MAX_BYTES = 2**30
 
 
 class RecordLog:
@@ -52,7 +54,8 @@ class RecordLog:
 def read_records(path: Path) -> list[dict[str, Any]]:
     """Read the records of a log, up to the first line that is damaged or that a killed process left half-written."""
     records: list[dict[str, Any]] = []
-    for line in path.read_bytes().splitlines() if path.is_file() else []:
+    content = read_bounded(path, "the log of a run", max_bytes=_MAX_BYTES) if path.is_file() else b""
+    for line in content.splitlines():
         try:
             record = parse_json(line, str(path))
         except ConfigError:
