@@ -232,6 +232,13 @@ def test_an_external_document_type_is_not_read(files, tmp_path):
         list(read_tagged(files["test"], files["keys"]))
 
 
+def test_xml_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "test.xml").symlink_to("/proc/self/mem")
+    (tmp_path / "keys.txt").write_text("d0.s0.t0 say%2:32:00::\n")
+    with pytest.raises(InputError, match=mentions("test.xml")):
+        list(read_tagged(tmp_path / "test.xml", tmp_path / "keys.txt"))
+
+
 def test_deeply_nested_xml_is_harmless(files):
     files["test"].write_text("<corpus>" + "<text>" * 200_000 + "</text>" * 200_000 + "</corpus>")
     files["keys"].write_text("")

@@ -168,6 +168,10 @@ def _parse_xml(path: str | Path) -> Iterator[tuple[str, Element]]:
             raise
         except (ParseError, LookupError, ValueError) as error:  # the last two: an encoding that Python does not have
             raise InputError(f"{path}: expected well-formed XML: {error}. Correct the file.") from error
+        except OSError as error:
+            if error.errno is None:  # damaged compression, which open_bytes reports
+                raise
+            raise InputError(f"{path}: could not be read ({error.strerror}).") from error
 
 
 def _sentence_of_xml(
