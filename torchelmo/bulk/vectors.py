@@ -145,7 +145,7 @@ class _ArchiveReader:
         try:
             self._read(path)
         except BaseException:
-            self._file.close()
+            self.close()
             raise
 
     def _read(self, path: Path) -> None:
@@ -235,7 +235,16 @@ class _NpzReader(_ArchiveReader):
         self._texts = bytes(self._texts).decode("utf-8").split("\n")
 
     def _open(self, path: Path) -> Any:
-        return np.load(path, allow_pickle=False)
+        self._stream = open(path, "rb")  # NumPy would leave it open if the archive is damaged
+        try:
+            return np.load(self._stream, allow_pickle=False)
+        except BaseException:
+            self._stream.close()
+            raise
+
+    def close(self) -> None:
+        super().close()
+        self._stream.close()
 
     def ids(self) -> list[str] | None:
         return bytes(self._file["ids"]).decode("utf-8").split("\n") if "ids" in self._file else None
