@@ -235,7 +235,7 @@ class _NpzReader(_ArchiveReader):
         self._texts = bytes(self._texts).decode("utf-8").split("\n")
 
     def _open(self, path: Path) -> Any:
-        self._stream = open(path, "rb")  # NumPy would leave it open if the archive is damaged
+        self._stream = path.open("rb")  # NumPy would leave it open if the archive is damaged
         try:
             return np.load(self._stream, allow_pickle=False)
         except BaseException:
