@@ -149,7 +149,7 @@ def main() -> None:
 
 
 def kill_many(command: Command, kills: int, rng: random.Random) -> Counter[str]:
-    """Run a command, killing it again and again; after each result start anew."""
+    """Run a command and kill it several times; after each result, start again."""
     found: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="torchelmo-kills-", dir=memory_folder()) as root:
         good = Path(root) / "case"  # outputs may contain the paths of their inputs, so all runs have the same

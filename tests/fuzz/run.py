@@ -170,7 +170,7 @@ def _peak_memory() -> float:
 
 
 def _reset_peak_memory() -> None:
-    """Let Linux forget the peak, so that each case is measured by itself."""
+    """Let Linux forget the peak, so that every case is measured separately."""
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as command:
         command.write("5")
 

@@ -48,8 +48,8 @@ class RunFolder:
         owned: Glob patterns of all files that a run of this kind writes, relative to `out`, checkpoints not included.
         resume: Resume from the last checkpoint, if there is one.
         overwrite: Replace an older run.
-        writes: For a run of several processes: False on all ranks except the first, where the folder is checked, but
-            neither created nor locked. None for a run of one process.
+        writes: For a run of several processes: False on all ranks except the first. These ranks check the folder, but
+            neither create nor lock it. None for a run of one process.
 
     Attributes:
         checkpoint: The checkpoint to resume from; None for a run that starts at the beginning.
