@@ -146,7 +146,7 @@ def test_what_fit_needs(encoder):
         ({"layers": 3}, ["layers", "0 to 2", 3]),
         ({"pooling": "cls"}, ["pooling", "'ends'", "'cls'"]),
         ({"normalize": "yes"}, ["normalize", "'yes'"]),
-        ({"precision": "int8"}, ["precision", "'int8'"]),
+        ({"precision": "int3"}, ["precision", "'int3'"]),
         ({"device": "tpu"}, ["device", "'tpu'"]),
     ],
 )
@@ -204,6 +204,8 @@ def test_damaged_files_are_named(encoder, tmp_path):
         load_with(encoder={"layers": 9})
     with pytest.raises(WeightsError, match=mentions("components", "(5, 16)", "(1, 16)")):
         load_with(n_components=5)
+    with pytest.raises(WeightsError, match=mentions(folder, "sentences.safetensors")):
+        load_with(digest="0" * 64)
     with pytest.raises(WeightsError, match=mentions(folder, "another")):
         load_with(fingerprint="0" * 64)
     path.write_text(json.dumps(good))

@@ -3,6 +3,7 @@
 v = pool(h_1 … h_n)        after `fit`: v' = (v − μ) − Σ_j u_j u_jᵀ (v − μ)
 """
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -54,6 +55,7 @@ class _Saved(Config):
     encoder: SentenceConfig
     fingerprint: str  # of the biLM for which the mean and the components were computed
     n_components: Annotated[int, Range(min=0, max=2**20)] | None = None  # None if `fit` was not called
+    digest: str | None = None  # the SHA-256 of the numbers in sentences.safetensors
 
 
 class SentenceEncoder:
@@ -250,8 +252,6 @@ class SentenceEncoder:
             raise ConfigError(f"remove_components: expected a whole number, got {short_repr(remove_components)}.")
         if not 0 <= remove_components < dim:
             raise ConfigError(f"remove_components: expected 0 to {dim - 1}, got {remove_components}.")
-        if isinstance(texts, str):
-            raise InputError("fit: expected a list of texts, got one string.")
         check_sentences(texts, "fit")
         stream = self._token_vectors(texts, batch_size, progress=bool(show_progress_bar))
         pooled = (self._pool(vectors) for vectors in stream if len(vectors))
@@ -274,7 +274,7 @@ class SentenceEncoder:
         if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
             raise OutputExistsError(f"{folder}: expected a new or an empty folder, found files. Choose another name.")
         n_components = None if self.components is None else len(self.components)
-        saved = _Saved(FORMAT, self.config, self.elmo.bilm.fingerprint(), n_components)
+        saved = _Saved(FORMAT, self.config, self.elmo.bilm.fingerprint(), n_components, self._digest())
         with atomic_write(folder) as temporary:
             self.elmo.bilm.save(temporary)
             content = json.dumps(config_to_dict(saved), indent=2) + "\n"
@@ -323,7 +323,17 @@ class SentenceEncoder:
                 what="what a sentence encoder removes",
             )
             encoder.mean, encoder.components = tensors["mean"].numpy(), tensors["components"].numpy()
+        if encoder._digest() != saved.digest:
+            raise WeightsError(
+                f"{folder}: expected the numbers in {_TENSOR_FILE} that {_CONFIG_FILE} describes, found others. "
+                "Copy both files again."
+            )
         return encoder
+
+    def _digest(self) -> str | None:
+        if self.mean is None or self.components is None:
+            return None
+        return hashlib.sha256(self.mean.tobytes() + self.components.tobytes()).hexdigest()
 
     def _pool_all(self, token_vectors: Iterable[Vectors], normalize: bool) -> Vectors:
         """Pool and finish the vectors of every text: (n_tokens, dim) each -> (n_texts, dim)."""

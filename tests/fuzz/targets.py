@@ -20,7 +20,7 @@ from tiny_tasks import pos_config, tagged, write_ner, write_pos, write_vectors
 import torchelmo
 from fuzz.mutate import TEXTS, garbage, mutate_folder
 from fuzz.run import SilentlyWrongError, Target
-from torchelmo import BiLM, BiLMConfig, Elmo
+from torchelmo import BiLM, BiLMConfig, Elmo, SentenceEncoder
 from torchelmo.bulk import VectorFile, embed_file, job, partial
 from torchelmo.config import load_config
 from torchelmo.lm import Corpus, PretrainConfig, pretrain
@@ -72,6 +72,16 @@ def make_folder(folder: Path) -> None:
 
 def run_folder(folder: Path, extra: None, rng: random.Random) -> None:
     check_vectors(torchelmo.load(folder))
+
+
+def make_encoder(folder: Path) -> None:
+    bilm = BiLM(BiLMConfig(**SHAPE))  # type: ignore[arg-type]
+    SentenceEncoder(bilm).fit([*SENTENCES, ["b"]]).save(folder / "encoder")
+
+
+def run_encoder(folder: Path, extra: None, rng: random.Random) -> None:
+    if not np.isfinite(SentenceEncoder.load(folder / "encoder").encode(SENTENCES)).all():
+        raise SilentlyWrongError("sentence vectors that are not finite")
 
 
 def make_official(folder: Path) -> None:
@@ -413,6 +423,7 @@ def reader(name: str) -> Target:
 
 def all_targets() -> Iterator[Target]:
     yield Target("model folder", make_folder, damage(), run_folder)
+    yield Target("sentence encoder", make_encoder, damage(), run_encoder)
     yield Target("official files", make_official, damage(), run_official)
     yield Target("TensorFlow checkpoint", make_checkpoint, damage(), run_folder)
     yield Target("ELMoForManyLangs", make_efml, damage(), run_folder)
