@@ -4,7 +4,7 @@
     torchelmo minimal-pairs english-small experiments/minimal_pairs/agreement.jsonl
 
 Each phenomenon has 24 pairs, half of them singular and half plural if the phenomenon allows it. The
-two sentences of a pair have the same number of words and differ in one or two of them. All words are frequent.
+two sentences of a pair differ in one word. All words are frequent.
 """
 
 import json
@@ -53,6 +53,8 @@ def phenomena() -> Iterator[tuple[str, str, Iterator[Pair]]]:
     yield "be_after_noun", verbs, be_after_noun()
     yield "distractor_in_prepositional_phrase", verbs, prepositional_phrase()
     yield "distractor_in_relative_clause", verbs, relative_clause()
+    yield "two_distractors", verbs, two_distractors()
+    yield "coordinated_verb", verbs, coordinated_verb()
     yield "coordinated_subject", verbs, coordination()
     yield "auxiliary_have", verbs, auxiliary()
     yield "question", verbs, question()
@@ -100,6 +102,26 @@ def relative_clause() -> Iterator[Pair]:
         start = f"The {person[number]} that the {other[1 - number]} {verb[1 - number]}"
         if person != other:
             yield choose(lambda form, a=start, b=place: f"{a} {form} {b}.", be, number)
+
+
+def two_distractors() -> Iterator[Pair]:
+    links = cycle(["near", "behind", "with", "next to"])
+    for number, thing, link, other, last, be, quality in zip(
+        alternate(), wheel(THINGS), links, wheel(PEOPLE, 4), wheel(THINGS, 3), wheel(BE, 2), wheel(QUALITIES)
+    ):
+        start = f"The {thing[number]} {link} the {other[1 - number]} from the {last[1 - number]}"
+        if thing != last:
+            yield choose(lambda form, a=start, b=quality: f"{a} {form} {b}.", be, number)
+
+
+def coordinated_verb() -> Iterator[Pair]:
+    ends = ["in the morning", "after the war", "every day", "at night"]
+    for number, person, verb, other, thing, end in zip(
+        alternate(), wheel(PEOPLE), wheel(VERBS, 5), wheel(VERBS, 2), wheel(THINGS, 3), cycle(ends)
+    ):
+        start = f"The {person[number]} {verb[number]} the {thing[1 - number]} {end} and"
+        if verb != other:
+            yield choose(lambda form, a=start: f"{a} {form} the old church.", other, number)
 
 
 def coordination() -> Iterator[Pair]:

@@ -1,4 +1,4 @@
-"""torchelmo surprisal and minimal-pairs: the formats of other programs, tables of words, accuracy."""
+"""torchelmo surprisal, minimal-pairs and substitutes --targets: formats of other programs, tables, accuracy."""
 
 import csv
 import io
@@ -157,3 +157,37 @@ def test_no_pairs_are_an_error(call, folder, tmp_path):
     found = call("minimal-pairs", folder, tmp_path / "none.jsonl")
     assert found.code == 1
     assert re.search(mentions("none.jsonl", "minimal pairs"), found.err)
+
+
+def test_substitutes_of_targets_by_direction(call, folder, tmp_path):
+    """The keys are those of simple_elmo, and `candidate_words` at the top is what wsi_jsd.py of ltgoslo reads."""
+    path, targets = tmp_path / "text.txt", tmp_path / "targets.txt"
+    path.write_text("The bow and the arrow.\nNothing.\nA rose; the bows.\n", encoding="utf-8")
+    targets.write_text("bow,bows\nrose\n", encoding="utf-8")
+    found = call("substitutes", folder, path, "--targets", targets, "--top", "3")
+    assert found.code == 0, found.err
+    lines = [json.loads(line) for line in found.out.splitlines()]
+    assert [(line["lemma"], line["token"], line["line"], line["position"]) for line in lines] == [
+        ("bow", "bow", 0, 1),
+        ("rose", "rose", 2, 1),
+        ("bow", "bows", 2, 4),
+    ]
+    scorer = Scorer(tiny_lm(), "backward")
+    log_p = scorer.next_word_distribution([["and", "the", "arrow", "."]])[0]
+    backward = lines[0]["backward"]
+    assert len(backward["candidates"]) == 3
+    assert backward["logp"] == pytest.approx([float(log_p[i]) for i in backward["candidates"]], abs=1e-3)
+    assert backward["candidate_words"] == [scorer.vocabulary[i] for i in backward["candidates"]]
+    words = {"the", "and", "arrow", "rose", "."}  # without the marks and the token itself
+    assert set(backward["candidate_words"] + lines[0]["forward"]["candidate_words"]) <= words
+    assert len(lines[0]["candidate_words"]) == 3
+
+
+def test_substitutes_of_targets_that_are_not_there(call, folder, tmp_path):
+    (tmp_path / "text.txt").write_text("Nothing.\n", encoding="utf-8")
+    (tmp_path / "targets.txt").write_text("bow\n", encoding="utf-8")
+    options = ["--targets", tmp_path / "targets.txt"]
+    found = call("substitutes", folder, tmp_path / "text.txt", *options)
+    assert found.code == 1
+    assert re.search(mentions("text.txt"), found.err)
+    assert call("substitutes", folder, tmp_path / "text.txt", *options, "--word", "bow").code == 2

@@ -23,11 +23,12 @@ from torchelmo.cli.options import (
     load_bilm,
     split_model_and_texts,
 )
-from torchelmo.errors import InputError, MissingFileError
+from torchelmo.errors import InputError, MissingFileError, WrongCallError
 from torchelmo.files import source_name
 from torchelmo.progress import count
 
 if TYPE_CHECKING:
+    from torchelmo import BiLM
     from torchelmo.lm.predict import Perplexity
     from torchelmo.text.tokenize import Token
 
@@ -89,6 +90,13 @@ def substitutes(
     word: Annotated[
         list[str] | None, typer.Option(help="Only for places with this word, as it is written; can be repeated.")
     ] = None,
+    targets: Annotated[
+        Path | None,
+        typer.Option(
+            help="Only for these words, one per line: word, or lemma,form,form. Prints JSON lines with the words that "
+            "each direction expects."
+        ),
+    ] = None,
     lang: Lang = None,
     pretokenized: Pretokenized = False,
     device: Device = "auto",
@@ -100,12 +108,19 @@ def substitutes(
     The word itself is not among them. They are ranked by p(w | words before) · p(w | words after) / p(w), normalized
     to sum to 1 over the vocabulary. Lines, sentences and tokens are counted as by `torchelmo surprisal`.
     """
+    from torchelmo.analysis.usages import read_targets
     from torchelmo.lm.predict import language_model
     from torchelmo.lm.predict import substitutes as expect
 
+    if targets is not None and word:
+        raise WrongCallError("--targets: expected either --targets or --word, got both.")
     model, files = model_and_files(arguments, model)
+    forms = None if targets is None else read_targets(targets)
     bilm = load_bilm(model, device, threads)
     language_model(bilm)  # a missing softmax is an error before the table starts
+    if forms is not None:
+        _print_expectations(bilm, places_of(files, language_of(bilm, lang, pretokenized)), forms, top, files)
+        return
     table = Table([*PLACE, "token", "rank", "substitute", "probability"], as_json)
     with progress_of("substitutes") as advance:
         for place in places_of(files, language_of(bilm, lang, pretokenized)):
@@ -117,6 +132,32 @@ def substitutes(
             table.print()
             advance(len(tokens))
     table.end(files, f"the word{'s' if word and len(word) > 1 else ''} {', '.join(word)}" if word else "text")
+
+
+def _print_expectations(
+    bilm: "BiLM", places: "Iterable[Place]", forms: dict[str, str], top: int, files: list[str]
+) -> None:
+    """Print a JSON line for each target: the words that each direction expects, with the keys of simple_elmo."""
+    from torchelmo.lm.predict import substitutes as expect
+    from torchelmo.lm.predict import substitutes_by_direction
+
+    n_found = 0
+    with progress_of("substitutes") as advance:
+        for place in places:
+            tokens = [token.text for token in place.tokens]
+            positions = [i for i, token in enumerate(tokens) if token in forms]
+            joint = expect(bilm, tokens, positions, top=top)
+            for i, both, each in zip(positions, joint, substitutes_by_direction(bilm, tokens, positions, top=top)):
+                record: dict[str, Any] = dict(zip(PLACE, place.columns(i)))
+                record |= {"lemma": forms[tokens[i]], "token": tokens[i], "candidate_words": [one.word for one in both]}
+                for direction, (ids, words, log_p) in each.items():
+                    values = [round(value, 4) for value in log_p]
+                    record[direction] = {"candidates": ids, "candidate_words": words, "logp": values}
+                echo(json.dumps(record, ensure_ascii=False))
+                n_found += 1
+            advance(len(tokens))
+    if not n_found:
+        raise InputError(f"{', '.join(map(source_name, files))}: expected a target word, found none.")
 
 
 PLACE = ("file", "line", "sentence", "position", "start", "end")

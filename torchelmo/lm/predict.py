@@ -392,3 +392,50 @@ def substitutes(
         best = torch.softmax(joint, dim=0).topk(min(top, len(joint)))
         found.append([Substitute(vocabulary[i], p) for p, i in zip(*(x.tolist() for x in best)) if p > 0])
     return found
+
+
+class Expectation(NamedTuple):
+    """The words that one direction expects at a position, the most probable first."""
+
+    ids: list[int]  # in the vocabulary
+    words: list[str]
+    log_p: list[float]  # natural logarithms
+
+
+def substitutes_by_direction(
+    bilm: BiLM, sentence: Sentence, positions: Sequence[int], *, top: int = 10
+) -> list[dict[str, Expectation]]:
+    """Return the words that each direction expects at positions of a sentence, other than the token there.
+
+    Args:
+        bilm: A model with a softmax.
+        sentence: A list of tokens.
+        positions: Positions in the sentence, counted from 0.
+        top: How many words to return for each position and direction.
+
+    Raises:
+        InputError: The model has no softmax.
+
+    >>> import torchelmo
+    >>> [found] = substitutes_by_direction(torchelmo.load(), "He was very happy to see her .".split(), [3])
+    >>> sorted(found), len(found["forward"].words)
+    (['backward', 'forward'], 10)
+    """
+    softmax, vocabulary = language_model(bilm)
+    if not positions:
+        return []
+    (_, vectors), *_ = contexts(bilm, [sentence])
+    marks = torch.from_numpy(vocabulary.ids([BEGIN, END, UNKNOWN]))
+    tokens = torch.from_numpy(vocabulary.ids(sentence))
+    found: list[dict[str, Expectation]] = [{} for _ in positions]
+    for direction, rows, shift in (("forward", vectors.forward, 0), ("backward", vectors.backward, 1)):
+        if rows is None:
+            continue
+        for one, position in zip(found, positions):
+            with torch.no_grad():
+                log_p = softmax(rows[position + shift]).double().cpu()
+            log_p[marks] = log_p[tokens[position]] = -torch.inf
+            best = log_p.topk(min(top, len(log_p)))
+            ids = [i for i, value in zip(best.indices.tolist(), best.values.tolist()) if value > -math.inf]
+            one[direction] = Expectation(ids, [vocabulary[i] for i in ids], log_p[ids].tolist())
+    return found
