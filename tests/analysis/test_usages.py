@@ -93,7 +93,7 @@ def test_parquet_has_the_sentences(elmo, text, tmp_path):
     assert [row["word"] for row in rows] == ["bow", "bow", "bow", "rose", "bow"]
     for row in rows:
         assert row["sentence"][row["start"] : row["end"]] in TARGETS
-    assert (rows[1]["sentence"], rows[1]["line"], rows[1]["position"]) == ("A bow!", 0, 1)
+    assert (rows[1]["sentence"], rows[1]["line"], rows[1]["position"]) == ("A bow!", 1, 1)
     assert rows[2]["sentence"] == LINES[2]
     with UsageFile(out) as usages:
         assert usages.words == ["bow", "rose"]

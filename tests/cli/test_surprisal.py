@@ -168,9 +168,9 @@ def test_substitutes_of_targets_by_direction(call, folder, tmp_path):
     assert found.code == 0, found.err
     lines = [json.loads(line) for line in found.out.splitlines()]
     assert [(line["lemma"], line["token"], line["line"], line["position"]) for line in lines] == [
-        ("bow", "bow", 0, 1),
-        ("rose", "rose", 2, 1),
-        ("bow", "bows", 2, 4),
+        ("bow", "bow", 1, 1),
+        ("rose", "rose", 3, 1),
+        ("bow", "bows", 3, 4),
     ]
     scorer = Scorer(tiny_lm(), "backward")
     log_p = scorer.next_word_distribution([["and", "the", "arrow", "."]])[0]

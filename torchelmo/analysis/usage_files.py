@@ -59,7 +59,7 @@ class UsageSentence(NamedTuple):
     """A sentence with at least one usage, and its place."""
 
     file: str
-    line: int  # from 0
+    line: int  # from 1
     text: str  # of the line
     tokens: list[Token]
     usages: list[Usage]

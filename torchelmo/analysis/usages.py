@@ -109,7 +109,7 @@ def read_usages(
             raise WrongCallError(
                 f"{file}: expected `targets`, the words to look for. Only uses.csv of DWUG has its own."
             )
-        for number, text in enumerate(read_lines(file)):
+        for number, text in enumerate(read_lines(file), 1):
             for tokens in _split(text, lang):
                 names = [token.text.lower() if ignore_case else token.text for token in tokens]
                 found = [Usage(forms[name], [i]) for i, name in enumerate(names) if name in forms]
@@ -248,7 +248,7 @@ def _read_dwug(file: str, lemmas: set[str] | None, lang: str | None, grouping: s
             ]
             if inside:
                 usage = Usage(row[lemma], inside, None if identifier is None else row[identifier])
-                yield UsageSentence(file, line - 1, row[context], tokens, [usage])
+                yield UsageSentence(file, line, row[context], tokens, [usage])
                 break
         else:
             raise malformed(file, line, f"a word at the characters {row[indexes]} of the context", "none")
