@@ -174,7 +174,7 @@ def collect_usages(
         "layers": str(layers),
         "lang": lang,
         "targets": None if targets is None else _hash(sorted(targets.items())),
-        "text": [content_hash(file) for file in files],
+        "text": _hash([content_hash(file) for file in files]),
         "ignore_case": ignore_case,
         "grouping": grouping,
         "max_usages": max_usages,

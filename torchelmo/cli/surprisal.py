@@ -112,6 +112,7 @@ def surprisal(
         from torchelmo.lm.words import Frequencies, surprisal_table
 
         counts = None if frequencies is None else Frequencies(frequencies)
+        table: Table | None = None
         with progress_of("surprisal", "words") as advance:
             for file in files:
                 columns, found = surprisal_table(
@@ -130,10 +131,13 @@ def surprisal(
                     batch_tokens=batch_tokens,
                     progress=advance,
                 )
-                table = Table(columns, as_json)
-                for row in found:
+                if table is None or table.columns != columns:  # files with the same columns become one table
+                    table = Table(columns, as_json)
+                for number, row in enumerate(found):
                     table.row(*row)
-                    table.print()
+                    if number % 64 == 0:
+                        table.print()
+                table.print()
         return
     rows = _TokenRows(format, directions, rank=rank, entropy=entropy, as_json=as_json)
     if end_mark is None:
