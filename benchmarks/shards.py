@@ -2,7 +2,7 @@
 
     python -m benchmarks.shards speed     two workers with a thread each, one worker, and one process with two threads
     python -m benchmarks.shards plan      the time to plan 1,000,000 lines
-    python -m benchmarks.shards memory    time and memory of two workers for 10,000 to 1,000,000 lines; --plot FILE
+    python -m benchmarks.shards memory    CPU time and memory of two workers for 10,000 to 1,000,000 lines; --plot FILE
     python -m benchmarks.shards cost      hours for 1 M to 10 G tokens, from --rate and --efficiency of `speed`
 
 `speed` compares the variants in turn and prints the medians. The rate of a run over shards is measured from the moment
@@ -10,6 +10,7 @@ when every worker has finished its first shard, so it does not contain the start
 """
 
 import argparse
+import resource
 import statistics
 import tempfile
 import threading
@@ -51,10 +52,10 @@ def measure_speed(given: argparse.Namespace, folder: Path) -> None:
     def run_one(number: int) -> float:
         elmo = Elmo()
         torch.set_num_threads(2)
-        begin = time.perf_counter()
+        start = time.perf_counter()
         out = folder / f"one-{number}.parquet"
         result = embed_file(text, out, model=elmo, layers="average", pool="mean", pretokenized=True)
-        seconds = time.perf_counter() - begin
+        seconds = time.perf_counter() - start
         torch.set_num_threads(1)
         return result.n_tokens / seconds
 
@@ -82,28 +83,30 @@ def measure_plan(given: argparse.Namespace, folder: Path) -> None:
     print_header(f"{given.lines:,} lines, {text.stat().st_size / 1e6:,.0f} MB")
     times = []
     for _ in range(given.rounds):
-        begin = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         plan = plan_shards([text], folder / "out", {}, shard_size="4MB")
-        times.append(time.perf_counter() - begin)
-    print(f"{len(plan.shards):,} shards, {plan.n_rows:,} rows: {statistics.median(times):.1f} s")
+        times.append((time.perf_counter() - start, time.process_time() - cpu_start))
+    wall, cpu = min(times)
+    print(f"{len(plan.shards):,} shards, {plan.n_rows:,} rows: {wall:.1f} s, CPU time {cpu:.1f} s")
 
 
 def measure_memory(given: argparse.Namespace, folder: Path) -> None:
-    """Print the time and the largest memory of a worker by the number of lines, with a tiny model."""
+    """Print the CPU time and the largest memory of a worker by the number of lines, with a tiny model."""
     torch.manual_seed(0)
     elmo = Elmo(BiLM(_TINY))
-    print_header("a tiny model, two workers, shards of 200 kB; memory: the largest of a worker")
-    print("| lines | s | MB |\n|---|---|---|", flush=True)
+    print_header("a tiny model, two workers, shards of 200 kB; CPU time of both workers, largest memory of one")
+    print("| lines | CPU s | MB |\n|---|---|---|", flush=True)
     rows = []
     for n_lines in (10_000, 100_000, 1_000_000):
         text = folder / f"{n_lines}.txt"
         with text.open("w") as stream:
             stream.writelines(f"line {number % 5000} of a text\n" for number in range(n_lines))
         with PeakMemory() as peak:
-            begin = time.perf_counter()
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
             options: dict[str, Any] = {"layers": "top", "pool": "mean", "pretokenized": True, "shard_size": "200kB"}
             embed_files(text, folder / f"out-{n_lines}", model=elmo, workers=2, threads=2, **options)
-            seconds = time.perf_counter() - begin
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         rows.append((n_lines, seconds, peak.megabytes))
         print(f"| {n_lines:,} | {seconds:,.1f} | {peak.megabytes:,.0f} |", flush=True)
     if given.plot is not None:
@@ -148,7 +151,7 @@ def plot(rows: list[tuple[int, float, float]], path: Path) -> None:
     lines, seconds, megabytes = zip(*rows)
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6))
     left.plot(lines, seconds, "o-")
-    left.set(xscale="log", yscale="log", xlabel="lines", ylabel="seconds", title="time")
+    left.set(xscale="log", yscale="log", xlabel="lines", ylabel="CPU seconds of both workers", title="time")
     right.plot(lines, megabytes, "o-")
     right.set(xscale="log", xlabel="lines", ylabel="MB", ylim=(0, 1.25 * max(megabytes)), title="memory of a worker")
     for axis in (left, right):

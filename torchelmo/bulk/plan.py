@@ -277,9 +277,9 @@ def _raw_rows(
 
 
 def _raw_lines(reader: RowReader, start: int, stop: int | None, place: Place) -> Iterator[_RawRow]:
-    position = start if reader.is_seekable else 0
+    seekable, skip_blank = reader.is_seekable, reader.format == "jsonl"
+    position = start if seekable else 0
     offset, number = place
-    skip_blank = reader.format == "jsonl"
     with open_bytes(reader.path) as stream:
         if offset:
             stream.seek(offset)
@@ -293,7 +293,7 @@ def _raw_lines(reader: RowReader, start: int, stop: int | None, place: Place) ->
                 if stop is not None and position >= stop:
                     return
                 if position >= start:
-                    here = Place(offset, number) if reader.is_seekable else FILE_START
+                    here = Place(offset, number) if seekable else FILE_START
                     yield _RawRow(position, here, line.rstrip(b"\r\n") + b"\n")
                 position += 1
             offset, number = offset + len(line), number + 1
