@@ -1,10 +1,15 @@
-"""Measure the embedding speed of torchelmo, and of AllenNLP if it is installed.
+"""Measure the embedding speed of torchelmo, and of AllenNLP and other models if they are installed.
 
     python -m benchmarks.embed --text TEXT
     python -m benchmarks.embed --text TEXT --allennlp VENV
+    python -m benchmarks.embed --text TEXT --alternatives
 
 Every implementation runs in a separate process, and they take turns. The tables show medians over several rounds. Each
 round starts with an empty cache of token vectors. The models have the published shapes and random weights.
+
+Two columns compare the LSTMs with the limits of the machine: multiplying at the speed of a large float32 product, and
+reading the recurrent and projection weights from memory in every step. The larger one limits the speed. Weights that
+stay in the processor's cache can exceed the limit of reading, and int8 products that of multiplying.
 """
 
 import argparse
@@ -20,6 +25,7 @@ import torch
 
 from benchmarks.common import commit, machine, print_header, sample_sentences
 from torchelmo import BiLM, BiLMConfig, save_official
+from torchelmo.bilm.fast.products import Tuning
 
 SHAPES = {
     "small": BiLMConfig(cell_dim=1024, projection_dim=128, n_highway=1),
@@ -87,13 +93,20 @@ def measure_shape(shape: str, arguments: argparse.Namespace, result: dict[str, A
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder) / "options.json", Path(folder) / "weights.hdf5"
         torch.manual_seed(0)
-        save_official(BiLM(SHAPES[shape]), *files)
-        pythons = {"float32": sys.executable, "float16": sys.executable, "reference": sys.executable}
+        bilm = BiLM(SHAPES[shape])
+        save_official(bilm, *files)
+        bilm.save(Path(folder) / "int8", dtype=torch.int8)
+        names = ["float32", "float16", "int8", "reference"]
+        if arguments.alternatives and shape == arguments.shapes[0]:  # they do not depend on the shape
+            names += ["minilm", "tok2vec"]
+        pythons = dict.fromkeys(names, sys.executable)
         if arguments.allennlp:
             pythons["allennlp"] = str(arguments.allennlp / "bin" / "python")
         workers = [Worker(name, python, files, arguments.threads) for name, python in pythons.items()]
         result["startup"][shape] = {worker.name: worker.startup for worker in workers}
-        result.setdefault("sgemm", workers[0].request("sgemm")["gflops"])
+        limits = workers[0].request("limits")
+        result.setdefault("sgemm", limits["gflops"])
+        result.setdefault("reading", limits["gigabytes"])
         for batch in arguments.batches:
             sentences = sample_sentences(arguments.text, N_SENTENCES[shape][batch])
             rows = compare(workers, sentences, batch, arguments.rounds)
@@ -116,7 +129,7 @@ def measure_growth(shape: str, workers: list[Worker], text: Path | None, result:
         sentences = [words[i * length : (i + 1) * length] for i in range(n)]
         rows = compare(workers, sentences, 32, 2)
         result["rows"] += [{"what": "length", "shape": shape, "size": length, **row} for row in rows]
-    fast = [worker for worker in workers if worker.name.startswith("float")]
+    fast = [worker for worker in workers if worker.name in ("float32", "float16", "int8")]
     for n in (32, 128) if large else (32, 128, 512, 2048):
         rows = compare(fast, sample_sentences(text, n), n, 2)
         result["rows"] += [{"what": "corpus", "shape": shape, "size": n, **row} for row in rows]
@@ -133,6 +146,8 @@ def compare(workers: list[Worker], sentences: list[list[str]], batch: int, round
                 seconds[worker.name].append(reply["seconds"])
                 memory[worker.name] = max(memory[worker.name], reply["megabytes"])
     n_tokens = sum(map(len, sentences))
+    batches = [sentences[i : i + batch] for i in range(0, len(sentences), batch)]
+    n_steps = sum(max(map(len, some)) + 2 for some in batches)  # with the marks of the longest sentence
     speeds = ", ".join(f"{name} {n_tokens / statistics.median(times):,.0f}" for name, times in seconds.items())
     print(f"{len(sentences)} sentences, {batch} at a time, tokens/s: {speeds}", file=sys.stderr, flush=True)
     base = statistics.median(seconds["allennlp"]) if "allennlp" in seconds else None
@@ -145,6 +160,7 @@ def compare(workers: list[Worker], sentences: list[list[str]], batch: int, round
             "milliseconds": 1000 * statistics.median(times),
             "ratio": base / statistics.median(times) if base else None,
             "megabytes": memory[name],
+            "steps_per_second": n_steps / statistics.median(times),
         }
         for name, times in seconds.items()
     ]
@@ -156,16 +172,36 @@ def lstm_flops(config: BiLMConfig) -> float:
     return len(config.directions) * config.n_layers * 2.0 * (2 * p * 4 * c + c * p)
 
 
+def step_bytes(config: BiLMConfig, precision: str) -> float:
+    """Return the bytes of the recurrent and projection weights of all LSTMs, which every step reads."""
+    p, c = config.projection_dim, config.cell_dim
+    large = p * 4 * c > Tuning.max_paired_weight  # small models keep their LSTMs in float32
+    size = {"float16": 2 if large else 4, "int8": 1}.get(precision, 4)
+    return len(config.directions) * config.n_layers * (p * 4 * c + c * p) * float(size)
+
+
+def shares(row: dict[str, Any], result: dict[str, Any]) -> tuple[str, str]:
+    """Return the shares of the limits of multiplying and of reading; empty for other models."""
+    if row["implementation"] in ("minilm", "tok2vec"):
+        return "", ""
+    config = SHAPES[row["shape"]]
+    multiplying = row["tokens_per_second"] * lstm_flops(config) / (1e9 * result["sgemm"])
+    reading = row["steps_per_second"] * step_bytes(config, row["implementation"]) / (1e9 * result["reading"])
+    return f"{multiplying:.0%}", f"{reading:.0%}"
+
+
 def print_tables(result: dict[str, Any]) -> None:
-    print_header(f"{result['threads']} threads, sgemm peak {result['sgemm']:.0f} GFLOP/s")
-    print("| shape | batch | implementation | tokens/s (min–max) | × AllenNLP | LSTM share of sgemm peak | MB |")
-    print("|---|---|---|---|---|---|---|")
+    limits = f"sgemm peak {result['sgemm']:.0f} GFLOP/s, reading {result['reading']:.1f} GB/s"
+    print_header(f"{result['threads']} threads, {limits}")
+    print("| shape | batch | implementation | tokens/s (min–max) | × AllenNLP | multiplying | reading | MB |")
+    print("|---|---|---|---|---|---|---|---|")
     for row in (row for row in result["rows"] if row["what"] == "batch"):
-        share = row["tokens_per_second"] * lstm_flops(SHAPES[row["shape"]]) / (1e9 * result["sgemm"])
+        multiplying, reading = shares(row, result)
         ratio = f"{row['ratio']:.1f}" if row["ratio"] else ""
         print(
             f"| {row['shape']} | {row['batch']} | {row['implementation']} | {row['tokens_per_second']:,.0f} "
-            f"({row['slowest']:,.0f}–{row['fastest']:,.0f}) | {ratio} | {share:.0%} | {row['megabytes']:,.0f} |"
+            f"({row['slowest']:,.0f}–{row['fastest']:,.0f}) | {ratio} | {multiplying} | {reading} "
+            f"| {row['megabytes']:,.0f} |"
         )
     print("\n| shape | implementation | one sentence of 20 tokens | import | import without torch | load |")
     print("|---|---|---|---|---|---|")
@@ -190,6 +226,11 @@ def print_tables(result: dict[str, Any]) -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--allennlp", type=Path, help="virtual environment with AllenNLP 2.10.1")
+    parser.add_argument(
+        "--alternatives",
+        action="store_true",
+        help="also measure a transformer of MiniLM-L6's shape (needs transformers) and spaCy's tok2vec",
+    )
     parser.add_argument("--text", type=Path, help="raw text to take sentences from (default: random words)")
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES), help="published shapes")
     parser.add_argument(

@@ -22,6 +22,7 @@ from benchmarks.common import print_header
 from benchmarks.embed import SHAPES
 from benchmarks.worker import sgemm_peak
 from torchelmo import BiLMConfig
+from torchelmo.bilm.fast.int8 import Int8Product, has_int8, quantize
 from torchelmo.bilm.fast.products import HalfProduct, PackedProduct, PlainProduct, Product, has_half
 from torchelmo.runtime import in_parallel
 
@@ -71,6 +72,8 @@ def make_variants(weights: Weights) -> dict[str, Variant]:
     kinds: dict[str, Callable[[Tensor], Product]] = {"plain": PlainProduct, "oneDNN packed": PackedProduct}
     if has_half():
         kinds["FBGEMM float16"] = HalfProduct
+    if has_int8():
+        kinds["FBGEMM int8"] = lambda weight: Int8Product(quantize(weight))
     stacked = [
         (torch.stack([pair[0] for pair in layer]), torch.stack([pair[1] for pair in layer])) for layer in zip(*weights)
     ]

@@ -32,8 +32,8 @@ def main() -> None:
     reply({"import": torch_seconds + import_seconds, "import without torch": import_seconds, "load": load_seconds})
     for line in sys.stdin:
         request = json.loads(line)
-        if request["kind"] == "sgemm":
-            reply({"gflops": sgemm_peak()})
+        if request["kind"] == "limits":
+            reply({"gflops": sgemm_peak(), "gigabytes": reading_peak()})
         else:
             reply(measure(embed, request["sentences"], request["batch"]))
 
@@ -66,6 +66,69 @@ def torchelmo_fast(precision: str) -> Callable[[], Load]:
         return load
 
     return prepare
+
+
+def torchelmo_int8() -> Load:
+    """A model folder in int8, beside the official files."""
+    from torchelmo import Elmo, load
+
+    def load_folder(options: str, weights: str) -> Embed:
+        elmo = Elmo(load(Path(options).parent / "int8"), dropout=0.0)
+
+        def embed(sentences: Sentences) -> Any:
+            return elmo.embed(sentences, "mix")
+
+        embed.clear_cache = elmo.token_cache.clear  # type: ignore[attr-defined]
+        return embed
+
+    return load_folder
+
+
+def minilm() -> Load:
+    """A transformer with the shape of MiniLM-L6 and random weights: padded batches, one piece per six characters."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    def load(options: str, weights: str) -> Embed:
+        shape: dict[str, Any] = {
+            "hidden_size": 384,
+            "num_hidden_layers": 6,
+            "num_attention_heads": 12,
+            "intermediate_size": 1536,
+        }
+        model: Any = BertModel(BertConfig(**shape), add_pooling_layer=False)
+        model.eval()
+
+        @torch.inference_mode()
+        def embed(sentences: Sentences) -> Any:
+            pieces = [
+                [hash(word[i : i + 6]) % 30_000 + 1 for word in s for i in range(0, len(word), 6)] for s in sentences
+            ]
+            rows = [torch.tensor([101, *row[:510], 102]) for row in pieces]
+            ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+            return model(ids, attention_mask=ids.ne(0).long()).last_hidden_state.numpy()
+
+        return embed
+
+    return load
+
+
+def tok2vec() -> Load:
+    """The token vectors of spaCy's small pipelines: hashed word shapes and a convolution over four neighbors a side."""
+    import spacy
+    from spacy.tokens import Doc
+
+    def load(options: str, weights: str) -> Embed:
+        nlp = spacy.blank("en")
+        pipe: Any = nlp.add_pipe("tok2vec")
+        nlp.initialize()
+
+        def embed(sentences: Sentences) -> Any:
+            return pipe.predict([Doc(nlp.vocab, words=sentence) for sentence in sentences])
+
+        return embed
+
+    return load
 
 
 def torchelmo_reference() -> Load:
@@ -108,6 +171,9 @@ IMPLEMENTATIONS: dict[str, Callable[[], Load]] = {
     "reference": torchelmo_reference,
     "float32": torchelmo_fast("float32"),
     "float16": torchelmo_fast("float16"),
+    "int8": torchelmo_int8,
+    "minilm": minilm,
+    "tok2vec": tok2vec,
 }
 
 
@@ -122,6 +188,19 @@ def sgemm_peak() -> float:
         torch.mm(a, a)
         best = min(best, time.perf_counter() - start)
     return float(2 * 2048**3 / best / 1e9)
+
+
+def reading_peak() -> float:
+    """Return the GB/s at which all threads read a large tensor. The best of several runs, to exclude disturbances."""
+    import torch
+
+    a = torch.ones(1 << 26)
+    best = float("inf")
+    for _ in range(8):
+        start = time.perf_counter()
+        a.sum()
+        best = min(best, time.perf_counter() - start)
+    return float(a.nbytes / best / 1e9)
 
 
 def reset_peak_memory() -> None:

@@ -29,6 +29,12 @@ hypothesis.settings.load_profile("torchelmo")
 AS_FOR_LARGE_MODELS = Tuning(max_paired_weight=0, input_chunk=300, min_packed_weight=0)
 
 
+@pytest.fixture(autouse=True)
+def _fixed_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fixed kernels, so that tests do not depend on timings. Tests of the choice change this."""
+    monkeypatch.setenv("TORCHELMO_KERNELS", "fixed")
+
+
 @pytest.fixture(
     params=[("reference", Tuning()), ("fast", Tuning()), ("fast", AS_FOR_LARGE_MODELS)],
     ids=["reference", "fast", "fast-as-for-large-models"],

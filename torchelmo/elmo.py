@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchelmo.bilm.fast.cache import TokenVectorCache
-from torchelmo.bilm.fast.products import Precision
+from torchelmo.bilm.fast.products import Kernels, Precision
 from torchelmo.bilm.model import BiLM
 from torchelmo.config import config_to_dict
 from torchelmo.embedder import (
@@ -194,6 +194,7 @@ class Elmo(nn.Module):
         *,
         batch_tokens: int = 2048,
         precision: Precision = "float32",
+        kernels: Kernels = "measured",
         state: Literal["reset", "carry"] = "reset",
         lang: str | None = None,
         pool: Literal["mean", "max"] | None = None,
@@ -209,6 +210,7 @@ class Elmo(nn.Module):
         *,
         batch_tokens: int = 2048,
         precision: Precision = "float32",
+        kernels: Kernels = "measured",
         state: Literal["reset", "carry"] = "reset",
         lang: str | None = None,
         pool: Literal["mean", "max"] | None = None,
@@ -223,6 +225,7 @@ class Elmo(nn.Module):
         *,
         batch_tokens: int = 2048,
         precision: Precision = "float32",
+        kernels: Kernels = "measured",
         state: Literal["reset", "carry"] = "reset",
         lang: str | None = None,
         pool: Literal["mean", "max"] | None = None,
@@ -244,6 +247,9 @@ class Elmo(nn.Module):
                 for it. "int8" stores the weights of the LSTMs in int8: the fastest for large models, on CPUs with VNNI
                 instructions; vectors then have a cosine of about 0.9996 to those in float32. Where kernels are missing,
                 float32 is used, and a log line says so.
+            kernels: "measured" runs the kernels that are the fastest on this machine, measured at the first call for a
+                shape. Kernels differ in the last digits of their results; "fixed" always uses the same ones. The
+                environment variable TORCHELMO_KERNELS=fixed overrides "measured".
             state: "carry" starts each sentence from the state at the end of the previous one.
             lang: The language of strings, as a code of spaCy, such as "de". Default: the language of the model's
                 training text if it is known, else "en".
@@ -265,6 +271,7 @@ class Elmo(nn.Module):
             layers,
             batch_tokens=batch_tokens,
             precision=precision,
+            kernels=kernels,
             state=state,
             lang=lang,
             pool=pool,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from torchelmo.bilm.fast.cache import TokenVectorCache
 from torchelmo.bilm.fast.inference import State
-from torchelmo.bilm.fast.products import Precision
+from torchelmo.bilm.fast.products import Kernels, Precision
 from torchelmo.bilm.model import BiLM
 from torchelmo.errors import ConfigError, InputError, WeightsError, short_repr
 from torchelmo.mix import ScalarMix
@@ -37,7 +37,12 @@ R = TypeVar("R")
 S = TypeVar("S")
 log = logging.getLogger(__name__)
 _LAYERS = ("all", "top", "average", "sum", "concat", "mix")
-_CHOICES = {"precision": ("float32", "float16", "int8"), "state": ("reset", "carry"), "pool": (None, "mean", "max")}
+_CHOICES = {
+    "precision": ("float32", "float16", "int8"),
+    "kernels": ("measured", "fixed"),
+    "state": ("reset", "carry"),
+    "pool": (None, "mean", "max"),
+}
 _WINDOW = 4  # batches that are sorted by length together: more would sort better but hold more in memory
 
 
@@ -49,6 +54,7 @@ class EmbedSettings:
     _: KW_ONLY
     batch_tokens: int = 2048
     precision: Precision = "float32"
+    kernels: Kernels = "measured"
     state: Literal["reset", "carry"] = "reset"
     lang: str | None = None
     pool: Literal["mean", "max"] | None = None
@@ -191,7 +197,9 @@ class Embedder:
         words = [word for part in parts for word in (BEGIN, *part, END)]
         lengths = [len(part) + 2 for part in parts]
         x = self._token_vectors(words)
-        layers, state = self.bilm.fast.run(x, lengths, state, precision=self.settings.precision)
+        layers, state = self.bilm.fast.run(
+            x, lengths, state, precision=self.settings.precision, kernels=self.settings.kernels
+        )
         chosen = self._choose(layers, lengths).to("cpu", torch.float32)
         if not math.isfinite(float(chosen.sum())) and not bool(torch.isfinite(chosen).all()):
             raise WeightsError(f"{self.bilm.source}: the vectors are NaN or infinite. The weights are damaged.")

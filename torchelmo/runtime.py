@@ -4,6 +4,7 @@ import ctypes
 import hashlib
 import logging
 import os
+import platform
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -52,6 +53,17 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda":
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return device
+
+
+@cache
+def processor_name() -> str:
+    """Return the name of the processor, as the system gives it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def in_parallel(function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], device: torch.device) -> list[T]:

@@ -11,8 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchelmo.bilm.fast.cache import TokenVectorCache
-from torchelmo.bilm.fast.inference import WeightsVersion
+from torchelmo.bilm.fast.cache import TokenVectorCache, WeightsVersion
 
 
 class Lookup:

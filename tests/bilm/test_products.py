@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from torchelmo.bilm.fast import products
-from torchelmo.bilm.fast.products import HalfProduct, PackedForMany, PackedProduct, PlainProduct, Tuning, choose_product
+from torchelmo.bilm.fast.products import (
+    HalfProduct,
+    PackedForMany,
+    PackedProduct,
+    PlainProduct,
+    Tuning,
+    choose_product,
+    prepare_product,
+)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4, 33])
@@ -35,10 +43,10 @@ def test_the_choice():
     assert isinstance(choose_product(large.double(), "float16", Tuning()), PlainProduct)
     packed, half = products.has_packed(), products.has_half()
     assert isinstance(choose_product(large, "float32", Tuning()), PackedProduct if packed else PlainProduct)
-    assert isinstance(
-        choose_product(large, "float32", Tuning(), few_rows=True), PackedForMany if packed else PlainProduct
-    )
-    assert isinstance(choose_product(large, "float16", Tuning(), few_rows=True), HalfProduct if half else PlainProduct)
+    assert isinstance(choose_product(large, "float16", Tuning()), HalfProduct if half else PlainProduct)
+    assert isinstance(prepare_product(large, "packed", Tuning()), PackedForMany)
+    assert isinstance(prepare_product(small, "packed", Tuning()), PlainProduct)
+    assert isinstance(prepare_product(small, "half", Tuning()), PlainProduct)
 
 
 def test_a_weight_is_packed_when_a_batch_needs_it():

@@ -158,6 +158,7 @@ def _make_embedder(elmo: "Elmo", settings: JobSettings) -> "Embedder":
         choice,
         batch_tokens=settings.batch_tokens,
         precision=settings.precision,  # type: ignore[arg-type]
+        kernels="fixed",  # a resumed run, in another process, must write the same bytes
         state=settings.state,  # type: ignore[arg-type]
     )
     return Embedder(elmo.bilm, elmo.mixes[0], TokenVectorCache(elmo.token_cache.capacity), embed_settings)

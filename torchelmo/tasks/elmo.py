@@ -101,7 +101,7 @@ class ElmoLayers(nn.Module):
         if self.shared is not None:
             with self.shared.lock():
                 missing = self.shared.missing(sentences)
-                added = self.shared.add(missing, self.elmo.stream(missing, layers="all"))
+                added = self.shared.add(missing, self.elmo.stream(missing, layers="all", kernels="fixed"))
                 if not _consume(added, len(missing), stop):
                     return
             sentences = [sentence for sentence in sentences if self.shared.get(sentence) is None]
@@ -112,7 +112,9 @@ class ElmoLayers(nn.Module):
         self.elmo.token_cache.frozen = True
 
     def _add_to_cache(self, sentences: Sequence[Sequence[str]]) -> Iterator[Sequence[str]]:
-        for sentence, layers in zip(sentences, self.elmo.stream(sentences, layers=self._cached_layers)):
+        for sentence, layers in zip(
+            sentences, self.elmo.stream(sentences, layers=self._cached_layers, kernels="fixed")
+        ):
             self.cache.add(sentence, self._with_layer_axis(layers))
             yield sentence
 
@@ -129,7 +131,7 @@ class ElmoLayers(nn.Module):
         """Return the same as `_trained`, from the cache as far as possible, and without gradients."""
         computed: dict[tuple[str, ...], SentenceLayers] = {}
         missing = self.cache.missing(sentence for sentence in sentences if self._shared_layers(sentence) is None)
-        for sentence, layers in zip(missing, self.elmo.embed(missing, layers=self._cached_layers)):
+        for sentence, layers in zip(missing, self.elmo.embed(missing, layers=self._cached_layers, kernels="fixed")):
             computed[tuple(sentence)] = self._with_layer_axis(layers)
             self.cache.add(sentence, computed[tuple(sentence)])
         lengths = [len(sentence) for sentence in sentences]

@@ -6,27 +6,35 @@ which shrink as sentences end. The product with the input does not depend on the
 steps at once.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from torchelmo.bilm.encoder import CharCNN, WordEmbedding
-from torchelmo.bilm.fast.cache import TokenVectorCache
+from torchelmo.bilm.fast.cache import TokenVectorCache, WeightsKey, WeightsVersion
 from torchelmo.bilm.fast.encoder import FastEncoder
 from torchelmo.bilm.fast.int8 import WEIGHTS, Int8LSTM, Int8Product, has_int8, int8_weight, sigmoid_rows_
-from torchelmo.bilm.fast.products import Precision, Product, Tuning, choose_product, has_half
+from torchelmo.bilm.fast.products import (
+    ROW_CLASSES,
+    Kernel,
+    Kernels,
+    Precision,
+    Tuning,
+    choose_kernel,
+    kernels_setting,
+    list_kernels,
+    prepare_product,
+)
 from torchelmo.bilm.lstm import FORGET_BIAS, ProjectedLSTM
 from torchelmo.runtime import in_parallel
 
 T = TypeVar("T")
 LSTM = ProjectedLSTM | Int8LSTM
 State = tuple[Tensor, Tensor]  # hidden and cell (n_directions, n_layers, n_sentences, …), as in BiLMState
-WeightsKey = tuple[tuple[int, ...], tuple[int, ...], bytes]  # addresses, versions, some values
-_N_SAMPLES = 8  # values compared of a large parameter
-_SMALL = 1 << 13  # the most values of a small parameter
 # Tensors, because PyTorch converts a number in every call, which takes longer than the sum for a single sentence.
 _HALF, _TWO = torch.tensor(0.5), torch.tensor(2.0)
 
@@ -92,7 +100,13 @@ class FastInference:
             return prepared(ids)
 
     def run(
-        self, x: Tensor, lengths: Sequence[int], state: State | None = None, *, precision: Precision = "float32"
+        self,
+        x: Tensor,
+        lengths: Sequence[int],
+        state: State | None = None,
+        *,
+        precision: Precision = "float32",
+        kernels: Kernels = "fixed",
     ) -> tuple[Tensor, State]:
         """Run all layers.
 
@@ -102,6 +116,8 @@ class FastInference:
             state: The state before; default: zero.
             precision: "float16" stores large weights in float16, and "int8" all LSTM weights in int8, if the machine
                 has kernels for it. A model that was loaded in int8 always runs in int8.
+            kernels: "measured" uses the fastest kernels of this machine, whose results differ in the last digits
+                between machines and processes; "fixed" always the same. TORCHELMO_KERNELS=fixed overrides "measured".
 
         Returns:
             The layers (n_layers + 1, n_tokens, dim), in the order of `x`, and the state after.
@@ -118,7 +134,9 @@ class FastInference:
                 (key, self.tuning),
                 lambda: _Recurrence(lstms, residual=self.residual, precision=precision, tuning=self.tuning),
             )
-            layers, hidden, cell = prepared.run(x.detach(), lengths, *(state or _zero_state(lstms, x, len(lengths))))
+            start = state or _zero_state(lstms, x, len(lengths))
+            kernels = kernels if kernels == "fixed" else kernels_setting()
+            layers, hidden, cell = prepared.run(x.detach(), lengths, *start, kernels)
         return layers, (hidden, cell)
 
     def _usable(self, precision: Precision) -> Precision:
@@ -189,34 +207,37 @@ def pack(lengths: Sequence[int], device: torch.device) -> Packing:
 
 
 class _Recurrence:
-    """All LSTMs of a biLM with prepared weights."""
+    """All LSTMs of a biLM with weights prepared for the kernels that were used so far."""
 
     def __init__(
         self, directions: Sequence[Sequence[LSTM]], *, residual: bool, precision: Precision, tuning: Tuning
     ) -> None:
-        self.residual = residual
+        self.residual, self.precision, self.tuning = residual, precision, tuning
         self.backward = [lstms[0].backward for lstms in directions]
-        first = directions[0][0].state_weight
-        paired = precision != "int8" and (first.numel() <= tuning.max_paired_weight or first.device.type != "cpu")
-        self.layers: list[_PairedLayer | _SeparateLayer] = []
-        for lstms in zip(*directions):
-            if precision != "int8":
-                lstms = tuple(lstm.dequantize() if isinstance(lstm, Int8LSTM) else lstm for lstm in lstms)
-            self.layers += [_PairedLayer(lstms, tuning) if paired else _SeparateLayer(lstms, precision, tuning)]
+        if precision != "int8":
+            directions = [
+                [lstm.dequantize() if isinstance(lstm, Int8LSTM) else lstm for lstm in lstms] for lstms in directions
+            ]
+        self.lstms = list(zip(*directions))  # layer by layer
+        self.kernels = list_kernels(directions[0][0].state_weight, precision, tuning)
+        self._layers: dict[tuple[str, int], _Layer] = {}  # by product and number
 
-    def run(self, x: Tensor, lengths: Sequence[int], hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def run(
+        self, x: Tensor, lengths: Sequence[int], hidden: Tensor, cell: Tensor, kernels: Kernels
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """(n_tokens, projection_dim) -> layers (n_layers + 1, n_tokens, dim), and hidden and cell state after."""
         # Allocated outside of inference mode: a mix that is trained saves these tensors for its gradients.
-        layers = x.new_empty(len(self.layers) + 1, len(x), len(self.backward), x.shape[1])
+        layers = x.new_empty(len(self.lstms) + 1, len(x), len(self.backward), x.shape[1])
         hidden_after, cell_after = torch.empty_like(hidden), torch.empty_like(cell)
         with torch.inference_mode():
             packing = pack(lengths, x.device)
+            kernel = self._choose(packing.sizes) if kernels == "measured" else self.kernels[0]
             places = [packing.backward if backward else packing.forward for backward in self.backward]
             below = torch.stack([x[place] for place in places])
             layers[0] = x.unsqueeze(1)
-            for j, layer in enumerate(self.layers):
+            for j in range(len(self.lstms)):
                 state = hidden[:, j, packing.order], cell[:, j, packing.order]
-                out = layer.run(below, packing.sizes, *state)
+                out = self._layer(kernel, j).run(below, packing.sizes, *state, kernel)
                 below = out.add_(below) if self.residual and j > 0 else out
                 for d, place in enumerate(places):
                     layers[j + 1, :, d].index_copy_(0, place, below[d])
@@ -224,25 +245,72 @@ class _Recurrence:
                 cell_after[:, j].index_copy_(1, packing.order, state[1])
         return layers.flatten(2), hidden_after, cell_after
 
+    def _layer(self, kernel: Kernel, j: int) -> "_Layer":
+        """Return layer j with the weights that a kernel needs; prepare them when they are first needed."""
+        product = "joint" if kernel.product in ("batched", "joined") else kernel.product
+        if (product, j) not in self._layers:
+            self._layers[product, j] = (
+                _JointLayer(self.lstms[j], self.tuning)
+                if product == "joint"
+                else _SeparateLayer(self.lstms[j], product, self.tuning)
+            )
+        return self._layers[product, j]
 
-class _SeparateLayer:
-    """One layer of every direction, each direction with its own products: for large models."""
+    def _choose(self, sizes: Sequence[int]) -> Kernel:
+        """Return the fastest kernel for steps of these sizes, measured with the first layer."""
+        mean = sum(sizes) / max(1, len(sizes))
+        rows = min(ROW_CLASSES, key=lambda rows: abs(math.log(rows / max(1.0, mean))))
+        first, n = self.lstms[0][0], len(self.backward)
+        if first.bias.device.type != "cpu" or first.bias.dtype != torch.float32:
+            return self.kernels[0]
+        threads = torch.get_num_threads()
+        kernels = [kernel for kernel in self.kernels if not kernel.in_threads or n > 1 or kernel is self.kernels[0]]
+        dims = f"{first.input_dim}-{first.cell_dim}-{first.projection_dim}"
+        key = f"{self.precision}, {n} × {dims}, {rows} rows, {threads} threads, tuning {self.tuning}"
 
-    def __init__(self, lstms: Sequence[LSTM], precision: Precision, tuning: Tuning) -> None:
-        self.directions = [_Direction(lstm, precision, tuning) for lstm in lstms]
-        self.in_threads = precision == "float32" or (precision == "float16" and not has_half())
+        def prepare(kernel: Kernel) -> Callable[[], Tensor]:
+            steps = [rows] * max(1, 16 // rows)
+            x, hidden, cell = (
+                torch.zeros(n, size, dim)
+                for size, dim in ((sum(steps), first.input_dim), (rows, first.projection_dim), (rows, first.cell_dim))
+            )
+            layer = self._layer(kernel, 0)
+            return lambda: layer.run(x, steps, hidden, cell, kernel)
 
-    def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor) -> Tensor:
+        used = {product for product, j in self._layers}
+        large = first.state_weight.numel() > self.tuning.max_paired_weight
+        chosen = choose_kernel(key, kernels, prepare, keep=large)
+        self._layer(chosen, 0)
+        keep = used | {"joint" if chosen.product in ("batched", "joined") else chosen.product}
+        for name in [name for name in self._layers if name[0] not in keep]:
+            del self._layers[name]  # prepared for the measurement only
+        return chosen
+
+
+class _Layer(Protocol):
+    """The LSTMs of all directions of one layer."""
+
+    def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor, kernel: Kernel) -> Tensor:
         """(n_directions, n_tokens, input_dim), step after step -> (n_directions, n_tokens, projection_dim).
 
         `sizes` are the rows of each step. `hidden` and `cell` (n_directions, batch, …) are updated in place.
         """
 
+
+class _SeparateLayer:
+    """One layer of every direction, each direction with its own products: for large models."""
+
+    def __init__(self, lstms: Sequence[LSTM], product: str, tuning: Tuning) -> None:
+        self.directions = [_Direction(lstm, product, tuning) for lstm in lstms]
+
+    def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor, kernel: Kernel) -> Tensor:
+        """As `_Layer.run`."""
+
         def run_direction(d: int) -> Tensor:
             with torch.inference_mode():  # the mode belongs to a thread
                 return self.directions[d].run(x[d], sizes, hidden[d], cell[d])
 
-        if self.in_threads:
+        if kernel.in_threads:
             return torch.stack(in_parallel(run_direction, [(d,) for d in range(len(x))], x.device))
         return torch.stack([run_direction(d) for d in range(len(x))])
 
@@ -250,25 +318,21 @@ class _SeparateLayer:
 class _Direction:
     """One layer in one direction."""
 
-    def __init__(self, lstm: LSTM, precision: Precision, tuning: Tuning) -> None:
+    def __init__(self, lstm: LSTM, product: str, tuning: Tuning) -> None:
         self.cell_dim, self.chunk = lstm.cell_dim, tuning.input_chunk
         self.cell_clip, self.projection_clip = lstm.cell_clip, lstm.projection_clip
-        self.sigmoid_: Callable[[Tensor], Tensor] = Tensor.sigmoid_
-        self.input: Product
-        self.state: Product
-        self.projection: Product
-        if precision == "int8":
-            self.sigmoid_ = sigmoid_rows_
-            self.input, self.state, self.projection = (Int8Product(int8_weight(lstm, name)) for name in WEIGHTS)
-        else:
-            self.input = choose_product(lstm.input_weight.detach(), precision, tuning)
-            self.state = choose_product(lstm.state_weight.detach(), precision, tuning, few_rows=True)
-            self.projection = choose_product(lstm.projection.detach(), precision, tuning, few_rows=True)
+        self.by_row = product == "int8"  # round every row in the same way
+        self.input, self.state, self.projection = (
+            Int8Product(int8_weight(lstm, name))
+            if product == "int8"
+            else prepare_product(getattr(lstm, name).detach(), product, tuning)
+            for name in WEIGHTS
+        )
         self.bias = lstm.bias.detach().clone()
         self.bias[2 * lstm.cell_dim : 3 * lstm.cell_dim] += FORGET_BIAS
 
     def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor) -> Tensor:
-        """As `_SeparateLayer.run`, for one direction."""
+        """As `_Layer.run`, for one direction."""
         outputs: list[Tensor] = []
         before, n_rows = hidden, -1
         cell.mul_(2)
@@ -278,25 +342,27 @@ class _Direction:
                 if size != n_rows:  # at the start, and when sentences end
                     hidden[size : len(before)] = before[size:]
                     before, twice, n_rows = before[:size], cell[:size], size
-                before = self._step(added, before, twice)
+                    output = x.new_empty(size, self.cell_dim)
+                before = self._step(added, before, twice, output)
                 outputs.append(before)
         cell.mul_(0.5)
         hidden[: len(before)] = before
         return torch.cat(outputs) if outputs else x.new_empty(0, hidden.shape[-1])
 
-    def _step(self, from_input: Tensor, hidden: Tensor, twice: Tensor) -> Tensor:
+    def _step(self, from_input: Tensor, hidden: Tensor, twice: Tensor, output: Tensor) -> Tensor:
         gates = self.state(hidden, from_input)
         parts = gates.chunk(4, dim=1)
         parts[1].mul_(_TWO)
-        self.sigmoid_(gates)
-        projected = self.projection(_half_output(parts, twice, self.cell_clip, self.sigmoid_)).mul_(_TWO)
+        sigmoid_rows_(gates) if self.by_row else gates.sigmoid_()
+        _half_output(parts, twice, self.cell_clip, output, by_row=self.by_row)
+        projected = self.projection(output).mul_(_TWO)
         if self.projection_clip is not None:
             projected.clamp_(-self.projection_clip, self.projection_clip)
         return projected
 
 
-class _PairedLayer:
-    """One layer of every direction, all directions in one batched product: for small models and for GPUs."""
+class _JointLayer:
+    """One layer of every direction, with the gates of all directions in one tensor: for small models and for GPUs."""
 
     def __init__(self, lstms: Sequence[LSTM], tuning: Tuning) -> None:
         self.cell_dim, self.chunk = lstms[0].cell_dim, tuning.input_chunk
@@ -306,9 +372,10 @@ class _PairedLayer:
         self.bias = _double_j([lstm.bias for lstm in lstms]).unsqueeze(1)
         self.bias[..., 2 * self.cell_dim : 3 * self.cell_dim] += FORGET_BIAS
         self.projection = 2 * torch.stack([lstm.projection.detach() for lstm in lstms])
+        self.weights = list(zip(self.state_weight.unbind(), self.projection.unbind()))
 
-    def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor) -> Tensor:
-        """As `_SeparateLayer.run`."""
+    def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor, kernel: Kernel) -> Tensor:
+        """As `_Layer.run`."""
         outputs: list[Tensor] = []  # of each step (n_directions, rows, projection_dim)
         before, n_rows = hidden, -1
         cell.mul_(2)
@@ -319,10 +386,21 @@ class _PairedLayer:
                     hidden[:, size : before.shape[1]] = before[:, size:]
                     before, twice, n_rows = before[:, :size], cell[:, :size], size
                     gates = x.new_empty(len(x), size, 4 * self.cell_dim)
-                    parts = gates.chunk(4, dim=2)
-                torch.baddbmm(added, before, self.state_weight, out=gates)
-                gates.sigmoid_()
-                before = torch.bmm(_half_output(parts, twice, self.cell_clip), self.projection)
+                    parts, output = gates.chunk(4, dim=2), torch.empty_like(twice)
+                    buffers = list(zip(gates.unbind(), output.unbind()))
+                if kernel.product == "batched":
+                    torch.baddbmm(added, before, self.state_weight, out=gates)
+                    gates.sigmoid_()
+                    _half_output(parts, twice, self.cell_clip, output)
+                    before = torch.bmm(output, self.projection)
+                else:
+                    for (gate, _), (weight, _), h, add in zip(buffers, self.weights, before.unbind(), added.unbind()):
+                        torch.addmm(add, h, weight, out=gate)
+                    gates.sigmoid_()
+                    _half_output(parts, twice, self.cell_clip, output)
+                    before = torch.empty_like(before)
+                    for (_, half), (_, weight), h in zip(buffers, self.weights, before.unbind()):
+                        torch.mm(half, weight, out=h)
                 if self.projection_clip is not None:
                     before.clamp_(-self.projection_clip, self.projection_clip)
                 outputs.append(before)
@@ -342,9 +420,11 @@ def _half_output(
     gates: Sequence[Tensor],
     twice: Tensor,
     clip: float | None,
-    sigmoid_: Callable[[Tensor], Tensor] = Tensor.sigmoid_,
-) -> Tensor:
-    """Update c ← f·c + i·tanh(j) and return o·tanh(c) / 2.
+    out: Tensor,
+    *,
+    by_row: bool = False,
+) -> None:
+    """Update c ← f·c + i·tanh(j) and write o·tanh(c) / 2 to `out`.
 
     `gates` are σ(i), σ(2j), σ(f), σ(o), and `twice` is 2c: tanh(x) = 2σ(2x) − 1, and σ is faster than tanh.
     """
@@ -352,7 +432,8 @@ def _half_output(
     twice.mul_(f).addcmul_(i, j, value=4).sub_(i, alpha=2)
     if clip is not None:
         twice.clamp_(-2 * clip, 2 * clip)
-    return sigmoid_(twice.clone()).sub_(_HALF).mul_(o)
+    half = sigmoid_rows_(out.copy_(twice)) if by_row else torch.sigmoid(twice, out=out)
+    half.sub_(_HALF).mul_(o)
 
 
 def _chunks(sizes: list[int], max_rows: int) -> Iterator[tuple[slice, list[int]]]:
@@ -364,41 +445,3 @@ def _chunks(sizes: list[int], max_rows: int) -> Iterator[tuple[slice, list[int]]
             end, last = end + sizes[last], last + 1
         yield slice(start, end), sizes[first:last]
         start, first = end, last
-
-
-class WeightsVersion:
-    """Map parameters to a key that changes whenever a parameter is replaced, moved or written to.
-
-    Fused optimizers write to a tensor without raising its version, so some values are compared, too. The views of these
-    values are kept, and with them the memory: no other tensor can get the same address unnoticed.
-    """
-
-    def __init__(self) -> None:
-        self._sampled: tuple[tuple[int, ...], list[Tensor]] = ((), [])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return WeightsVersion, ()  # a copy belongs to other parameters
-
-    def __call__(self, parameters: Iterable[Tensor]) -> WeightsKey:
-        tensors = list(parameters)
-        addresses = tuple(tensor.data_ptr() for tensor in tensors)
-        known, samples = self._sampled
-        if addresses != known:
-            samples = [_sample(tensor.detach()) for tensor in tensors]
-            self._sampled = addresses, samples
-        versions = tuple(0 if tensor.is_inference() else tensor._version for tensor in tensors)
-        # One copy of bytes for all samples, because this runs before every batch. Bytes, so that NaN equals itself.
-        return addresses, versions, torch.cat(samples).cpu().view(torch.uint8).numpy().tobytes()
-
-
-def _sample(tensor: Tensor) -> Tensor:
-    """Return a view (n,) of values spread over a tensor, the last one included."""
-    if tensor.dim() == 0 or tensor.numel() == 0:
-        return tensor.reshape(-1)
-    # Every row of a small tensor: training writes only to the rows of the character table that it reads.
-    n = len(tensor) if tensor.numel() <= _SMALL else _N_SAMPLES
-    steps = [(size - 1) // max(1, n - 1) for size in tensor.shape]
-    first = [size - 1 - step * (n - 1) for size, step in zip(tensor.shape, steps)]
-    strides = tensor.stride()
-    offset = tensor.storage_offset() + sum(i * stride for i, stride in zip(first, strides))
-    return tensor.as_strided((n,), (sum(step * stride for step, stride in zip(steps, strides)),), offset)

@@ -1,21 +1,34 @@
-"""Products x · W with a fixed W by the fastest kernel of the machine, and the sizes at which the fast paths switch.
+"""Products x · W with a fixed W, and the choice of the fastest kernel by measuring.
 
-Every kind of product is a small class that is built from W and called with x.
+Every kind of product is a small class that is built from W and called with x. Kernels differ in rounding, so a process
+keeps its choice, and jobs that must give the same bytes after a restart use the fixed choice.
 """
 
+import contextlib
+import json
 import logging
+import math
+import os
+import threading
+import time
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Protocol
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from torchelmo.runtime import release_freed_memory
+from torchelmo.errors import ConfigError, OutputError
+from torchelmo.files import atomic_write
+from torchelmo.runtime import processor_name, release_freed_memory
 
 Precision = Literal["float32", "float16", "int8"]
+Kernels = Literal["measured", "fixed"]
 log = logging.getLogger(__name__)
+ROW_CLASSES = (1, 3, 8, 32, 128)  # rows per step for which kernels are measured
 _FEW_ROWS = 4  # with fewer rows the plain product is the fastest on one thread
 
 
@@ -92,16 +105,22 @@ class HalfProduct:
         return product if add is None else product.add_(add)
 
 
-def choose_product(weight: Tensor, precision: Precision, tuning: Tuning, *, few_rows: bool = False) -> Product:
-    """Return the fastest product with a weight (input_dim, output_dim).
-
-    `few_rows` says that x often has only one or two rows, multiplied on one thread.
-    """
+def choose_product(weight: Tensor, precision: Precision, tuning: Tuning) -> Product:
+    """Return the product with a weight (input_dim, output_dim) that is the fastest for many rows."""
     on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
     if precision == "float16" and on_cpu and weight.numel() >= tuning.min_half_weight and has_half():
         return HalfProduct(weight)
     if on_cpu and weight.numel() >= tuning.min_packed_weight and has_packed():
-        return PackedForMany(weight) if few_rows else PackedProduct(weight)
+        return PackedProduct(weight)
+    return PlainProduct(weight)
+
+
+def prepare_product(weight: Tensor, kind: str, tuning: Tuning) -> Product:
+    """Return the product of a kernel, "plain", "packed" or "half", for any number of rows; plain for small weights."""
+    if kind == "half" and weight.numel() >= tuning.min_half_weight:
+        return HalfProduct(weight)
+    if kind == "packed" and weight.numel() >= tuning.min_packed_weight:
+        return PackedForMany(weight)
     return PlainProduct(weight)
 
 
@@ -126,3 +145,112 @@ def is_available(kind: Any, message: str) -> bool:
         log.info(message, str(error).splitlines()[0])
         return False
     return torch.equal(product, x)
+
+
+# The choice of a kernel
+
+
+class Kernel(NamedTuple):
+    """A way to run the LSTMs of one layer."""
+
+    product: str  # "batched", "joined": the gates of all directions together; "plain", "packed", "half", "int8"
+    in_threads: bool = False  # each direction on its own thread; otherwise one after the other, with all threads
+
+    def __str__(self) -> str:
+        return f"{self.product}, in threads" if self.in_threads else self.product
+
+
+def list_kernels(weight: Tensor, precision: Precision, tuning: Tuning) -> list[Kernel]:
+    """Return the kernels for LSTMs with this state weight. The first is the fixed choice."""
+    on_cpu = weight.device.type == "cpu"
+    if precision == "int8":
+        return [Kernel("int8"), Kernel("int8", in_threads=True)]
+    if weight.numel() <= tuning.max_paired_weight or not on_cpu:
+        joint = [Kernel("batched"), Kernel("joined")]
+        return [*joint, Kernel("packed", in_threads=True)] if on_cpu and has_packed() else joint
+    in_float32 = weight.dtype == torch.float32
+    if precision == "float16" and in_float32 and has_half():
+        return [Kernel("half"), Kernel("half", in_threads=True)]
+    kinds = ["packed", "plain"] if in_float32 and has_packed() else ["plain"]
+    return [Kernel(kind, in_threads) for kind in kinds for in_threads in (True, False)]
+
+
+def kernels_setting() -> Kernels:
+    """Return the value of the environment variable TORCHELMO_KERNELS; default "measured".
+
+    Raises:
+        ConfigError: It has another value than "measured" or "fixed".
+    """
+    value = os.environ.get("TORCHELMO_KERNELS", "measured")
+    if value not in ("measured", "fixed"):
+        raise ConfigError(f"TORCHELMO_KERNELS: expected measured or fixed, found {value!r:.60}.")
+    return "fixed" if value == "fixed" else "measured"
+
+
+_CHOICES: dict[str, Kernel] = {}  # of this process
+_CHOOSING = threading.Lock()
+_GAIN = 0.9  # another kernel than the fixed one must take at most this share of its time: timings are noisy
+_BUDGET = 0.3  # seconds of measuring, after one round
+
+
+def choose_kernel(
+    key: str, kernels: Sequence[Kernel], prepare: Callable[[Kernel], Callable[[], object]], *, keep: bool
+) -> Kernel:
+    """Return the fastest kernel: the earlier choice of this process for `key`, or else measure.
+
+    Args:
+        key: Everything that the times depend on, except the processor and PyTorch.
+        kernels: The kernels; the first is the fixed choice.
+        prepare: Maps a kernel to a function that runs it once.
+        keep: Also keep the choice in a file, for later processes.
+    """
+    with _CHOOSING:
+        if key not in _CHOICES:
+            names = {str(kernel): kernel for kernel in kernels}
+            place = f"{processor_name()}, PyTorch {torch.__version__}, {key}"
+            kept = _read_choices().get(place) if keep else None
+            _CHOICES[key] = names.get(kept or "") or measure_kernels(kernels, prepare)
+            log.debug("kernel for %s: %s", key, _CHOICES[key])
+            if keep and kept is None:
+                _write_choice(place, str(_CHOICES[key]))
+        return _CHOICES[key]
+
+
+def measure_kernels(kernels: Sequence[Kernel], prepare: Callable[[Kernel], Callable[[], object]]) -> Kernel:
+    """Run the kernels in turn for a few rounds, and return the fastest; the first unless another is clearly faster."""
+    if len(kernels) == 1:
+        return kernels[0]
+    runs = {kernel: prepare(kernel) for kernel in kernels}
+    best = dict.fromkeys(kernels, math.inf)
+    start = time.perf_counter()
+    for number in range(5):
+        fastest = min(best.values())
+        for kernel in kernels:
+            if number == 0 or best[kernel] <= 2 * fastest:
+                before = time.perf_counter()
+                runs[kernel]()
+                best[kernel] = min(best[kernel], time.perf_counter() - before)
+        if time.perf_counter() - start > _BUDGET:
+            break
+    winner = min(kernels, key=lambda kernel: best[kernel])
+    return winner if best[winner] <= _GAIN * best[kernels[0]] else kernels[0]
+
+
+def _choices_file() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchelmo" / "kernels.json"
+
+
+def _read_choices() -> dict[str, str]:
+    """Return the choices of earlier processes; none if the file is missing or damaged."""
+    try:
+        found = json.loads(_choices_file().read_text(encoding="utf-8"))
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: there is no home folder
+        return {}
+    return {k: v for k, v in found.items() if isinstance(v, str)} if isinstance(found, dict) else {}
+
+
+def _write_choice(place: str, kernel: str) -> None:
+    with contextlib.suppress(OSError, RuntimeError, OutputError):  # a read-only home is no reason to fail
+        text = json.dumps(_read_choices() | {place: kernel}, indent=1, sort_keys=True) + "\n"
+        with atomic_write(_choices_file()) as temporary:
+            temporary.write_text(text, encoding="utf-8")

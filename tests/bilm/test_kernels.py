@@ -1,0 +1,146 @@
+"""Kernels are chosen by measuring: once per process and shape, with the same results up to rounding."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+import torch
+from facts import mentions
+
+import torchelmo
+from torchelmo import BiLM, BiLMConfig, Elmo
+from torchelmo.bilm.fast import products
+from torchelmo.bilm.fast.int8 import has_int8
+from torchelmo.bilm.fast.products import Kernel, Tuning, choose_kernel, list_kernels, measure_kernels
+from torchelmo.errors import ConfigError
+
+SHAPE = {"filters": ((1, 8), (2, 8)), "char_dim": 4, "max_characters": 12, "projection_dim": 16, "cell_dim": 40}
+SENTENCES = [["I", "took", "a", "bow", "."], ["yes"], ["a", "bow", "and", "an", "arrow", "?"]] * 3
+LARGE = Tuning(max_paired_weight=0, min_packed_weight=0, min_half_weight=0)
+
+
+@pytest.fixture(autouse=True)
+def measured(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHELMO_KERNELS", "measured")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(products, "_CHOICES", {})
+
+
+@pytest.fixture
+def bilm() -> BiLM:
+    torch.manual_seed(0)
+    return BiLM(BiLMConfig(**SHAPE))
+
+
+def prefer(monkeypatch, kernel: Kernel) -> None:
+    """Let every choice be this kernel."""
+    monkeypatch.setattr(products, "measure_kernels", lambda kernels, prepare: (prepare(kernel)(), kernel)[1])
+
+
+def timed(**seconds: float):
+    def prepare(kernel: Kernel):
+        return lambda: time.sleep(seconds[kernel.product])
+
+    return prepare
+
+
+def test_the_fastest_is_chosen():
+    kernels = [Kernel("batched"), Kernel("joined"), Kernel("packed")]
+    assert measure_kernels(kernels, timed(batched=0.02, joined=0.005, packed=0.03)) == Kernel("joined")
+    assert measure_kernels(kernels, timed(batched=0.02, joined=0.0199, packed=0.03)) == Kernel("batched")  # no gain
+    assert measure_kernels(kernels[:1], lambda kernel: pytest.fail("nothing to measure")) == kernels[0]
+
+
+def test_one_process_keeps_its_choice():
+    kernels = [Kernel("batched"), Kernel("joined")]
+    first = choose_kernel("key", kernels, timed(batched=0.02, joined=0.005), keep=False)
+    assert choose_kernel("key", kernels, timed(batched=0.0, joined=0.02), keep=False) == first == Kernel("joined")
+    assert choose_kernel("another", kernels, timed(batched=0.0, joined=0.02), keep=False) == Kernel("batched")
+
+
+def test_a_choice_is_kept_in_a_file_for_later_processes(tmp_path, monkeypatch):
+    kernels = [Kernel("packed", in_threads=True), Kernel("packed")]
+    never = pytest.fail
+
+    def prepare(kernel: Kernel):
+        return lambda: time.sleep(0.02 if kernel.in_threads else 0.005)
+
+    assert choose_kernel("key", kernels, prepare, keep=True) == Kernel("packed")
+    (name, kernel), *others = json.loads((tmp_path / "cache/torchelmo/kernels.json").read_text()).items()
+    assert not others
+    assert kernel == "packed"
+    assert torch.__version__ in name
+    monkeypatch.setattr(products, "_CHOICES", {})  # another process
+    assert choose_kernel("key", kernels, never, keep=True) == Kernel("packed")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"key": 3}', None])
+def test_a_damaged_or_unwritable_file_is_ignored(content, tmp_path):
+    file = tmp_path / "cache" / "torchelmo" / "kernels.json"
+    if content is None:
+        (tmp_path / "cache").write_text("a file instead of a folder")
+    else:
+        file.parent.mkdir(parents=True)
+        file.write_text(content)
+    kernels = [Kernel("batched"), Kernel("joined")]
+    assert choose_kernel("key", kernels, timed(batched=0.02, joined=0.005), keep=True) == Kernel("joined")
+    assert content is None or len(json.loads(file.read_text())) == 1
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("tuning", [Tuning(), LARGE])
+def test_every_kernel_gives_the_same_results(bilm, precision, tuning, monkeypatch):
+    if precision == "int8" and not has_int8():
+        pytest.skip("this machine has no int8 kernels")
+    bilm.fast.tuning = tuning
+    expected = Elmo(bilm).embed(SENTENCES, precision=precision, kernels="fixed")
+    for kernel in list_kernels(bilm.forward_lstms[0].state_weight, precision, tuning):
+        prefer(monkeypatch, kernel)
+        monkeypatch.setattr(products, "_CHOICES", {})
+        found = Elmo(bilm).embed(SENTENCES, precision=precision)
+        assert set(products._CHOICES.values()) == {kernel}
+        for one, other in zip(found, expected):
+            np.testing.assert_allclose(one, other, rtol=0, atol=0 if precision == "int8" else 1e-6)
+
+
+def test_measuring_leaves_only_the_weights_that_are_used(bilm, monkeypatch):
+    bilm.fast.tuning = LARGE
+    plain = Kernel("plain")
+    monkeypatch.setattr(
+        products, "measure_kernels", lambda kernels, prepare: ([prepare(k)() for k in kernels], plain)[1]
+    )
+    Elmo(bilm).embed(SENTENCES)
+    (_, prepared) = bilm.fast._prepared["lstms", "float32"]
+    assert {product for product, _ in prepared._layers} == {"plain"}
+
+
+def test_the_same_vectors_twice_in_one_process(bilm):
+    elmo = Elmo(bilm)
+    for one, other in zip(elmo.embed(SENTENCES), elmo.embed(SENTENCES)):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_fixed_kernels_measure_nothing(bilm, monkeypatch):
+    monkeypatch.setattr(products, "measure_kernels", lambda *_: pytest.fail("measured"))
+    elmo = Elmo(bilm)
+    fixed = elmo.embed(SENTENCES, kernels="fixed")
+    monkeypatch.setenv("TORCHELMO_KERNELS", "fixed")
+    for one, other in zip(elmo.embed(SENTENCES), fixed):
+        np.testing.assert_array_equal(one, other)
+    bilm(elmo.encode(SENTENCES))  # the module itself always uses fixed kernels
+
+
+def test_bulk_jobs_and_tasks_use_fixed_kernels(bilm, monkeypatch, tmp_path):
+    """So that a resumed run writes the same bytes in another process."""
+    monkeypatch.setattr(products, "measure_kernels", lambda *_: pytest.fail("measured"))
+    (tmp_path / "text.txt").write_text("I took a bow .\n\nyes\n")
+    torchelmo.bulk.embed_file(tmp_path / "text.txt", tmp_path / "vectors.npz", model=Elmo(bilm), pretokenized=True)
+
+
+def test_wrong_settings_are_named(bilm, monkeypatch):
+    with pytest.raises(ConfigError, match=mentions("kernels", "'measured'", "'fixed'", "'fast'")):
+        Elmo(bilm).embed(SENTENCES, kernels="fast")
+    monkeypatch.setenv("TORCHELMO_KERNELS", "quick")
+    with pytest.raises(ConfigError, match=mentions("TORCHELMO_KERNELS", "fixed", "'quick'")):
+        Elmo(bilm).embed(SENTENCES)
