@@ -372,41 +372,42 @@ class _JointLayer:
         self.bias = _double_j([lstm.bias for lstm in lstms]).unsqueeze(1)
         self.bias[..., 2 * self.cell_dim : 3 * self.cell_dim] += FORGET_BIAS
         self.projection = 2 * torch.stack([lstm.projection.detach() for lstm in lstms])
-        self.weights = list(zip(self.state_weight.unbind(), self.projection.unbind()))
+        self.state_weights, self.projections = self.state_weight.unbind(), self.projection.unbind()
 
     def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor, kernel: Kernel) -> Tensor:
         """As `_Layer.run`."""
-        outputs: list[Tensor] = []  # of each step (n_directions, rows, projection_dim)
+        outputs = x.new_empty(len(x), x.shape[1], hidden.shape[-1])
         before, n_rows = hidden, -1
         cell.mul_(2)
         for rows, some_sizes in _chunks(sizes, self.chunk // (4 * self.cell_dim * len(x))):
             from_input = torch.baddbmm(self.bias, x[:, rows], self.input_weight)
-            for size, added in zip(some_sizes, from_input.split(some_sizes, dim=1)):
+            steps = zip(from_input.split(some_sizes, dim=1), outputs[:, rows].split(some_sizes, dim=1))
+            for size, (added, after) in zip(some_sizes, steps):
                 if size != n_rows:  # at the start, and when sentences end: make the buffers of a step
                     hidden[:, size : before.shape[1]] = before[:, size:]
                     before, twice, n_rows = before[:, :size], cell[:, :size], size
                     gates = x.new_empty(len(x), size, 4 * self.cell_dim)
                     parts, output = gates.chunk(4, dim=2), torch.empty_like(twice)
-                    buffers = list(zip(gates.unbind(), output.unbind()))
+                    each_before, each_gates, each_output = before.unbind(), gates.unbind(), output.unbind()
                 if kernel.product == "batched":
                     torch.baddbmm(added, before, self.state_weight, out=gates)
                     gates.sigmoid_()
                     _half_output(parts, twice, self.cell_clip, output)
-                    before = torch.bmm(output, self.projection)
+                    after.copy_(torch.bmm(output, self.projection))
                 else:
-                    for (gate, _), (weight, _), h, add in zip(buffers, self.weights, before.unbind(), added.unbind()):
-                        torch.addmm(add, h, weight, out=gate)
+                    for add, h, weight, out in zip(added.unbind(), each_before, self.state_weights, each_gates):
+                        torch.addmm(add, h, weight, out=out)
                     gates.sigmoid_()
                     _half_output(parts, twice, self.cell_clip, output)
-                    before = torch.empty_like(before)
-                    for (_, half), (_, weight), h in zip(buffers, self.weights, before.unbind()):
-                        torch.mm(half, weight, out=h)
+                    each_before = after.unbind()
+                    for half, weight, out in zip(each_output, self.projections, each_before):
+                        torch.mm(half, weight, out=out)
                 if self.projection_clip is not None:
-                    before.clamp_(-self.projection_clip, self.projection_clip)
-                outputs.append(before)
+                    after.clamp_(-self.projection_clip, self.projection_clip)
+                before = after
         cell.mul_(0.5)
         hidden[:, : before.shape[1]] = before
-        return torch.cat(outputs, dim=1) if outputs else x.new_empty(len(x), 0, hidden.shape[-1])
+        return outputs
 
 
 def _double_j(tensors: Sequence[Tensor]) -> Tensor:
