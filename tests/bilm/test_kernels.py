@@ -90,7 +90,7 @@ def test_a_damaged_or_unwritable_file_is_ignored(content, tmp_path):
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
 @pytest.mark.parametrize("tuning", [Tuning(), LARGE])
-def test_every_kernel_gives_the_same_results(bilm, precision, tuning, monkeypatch):
+def test_every_kernel_gives_the_same_results(bilm, precision, tuning, monkeypatch, tmp_path):
     if precision == "int8" and not has_int8():
         pytest.skip("this machine has no int8 kernels")
     bilm.fast.tuning = tuning
@@ -98,6 +98,7 @@ def test_every_kernel_gives_the_same_results(bilm, precision, tuning, monkeypatc
     for kernel in list_kernels(bilm.forward_lstms[0].state_weight, precision, tuning):
         prefer(monkeypatch, kernel)
         monkeypatch.setattr(products, "_CHOICES", {})
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / str(kernel)))
         found = Elmo(bilm).embed(SENTENCES, precision=precision)
         assert set(products._CHOICES.values()) == {kernel}
         for one, other in zip(found, expected):
