@@ -24,15 +24,11 @@ hypothesis.settings.register_profile(
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate, hypothesis.Phase.shrink],
 )
 hypothesis.settings.load_profile("torchelmo")
+# Tests do not depend on timings, nor do their subprocesses; those of the choice of kernels change this.
+os.environ["TORCHELMO_KERNELS"] = "fixed"
 
 
 AS_FOR_LARGE_MODELS = Tuning(max_paired_weight=0, input_chunk=300, min_packed_weight=0)
-
-
-@pytest.fixture(autouse=True)
-def _fixed_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fixed kernels, so that tests do not depend on timings. Tests of the choice change this."""
-    monkeypatch.setenv("TORCHELMO_KERNELS", "fixed")
 
 
 @pytest.fixture(

@@ -209,7 +209,8 @@ def collect_usages(
             last = time.monotonic()
             for block in _blocks(_skip(_only(sentences(), chosen), job.n_sentences), batch_tokens):
                 tokens = [[token.text for token in sentence.tokens] for sentence in block]
-                for sentence, vectors in zip(block, elmo.stream(tokens, choice, batch_tokens=batch_tokens)):
+                stream = elmo.stream(tokens, choice, batch_tokens=batch_tokens, kernels="fixed")
+                for sentence, vectors in zip(block, stream):
                     for usage in sentence.usages:
                         job.append(sentence, usage, vectors[usage.positions].mean(axis=0))
                     job.n_sentences += 1

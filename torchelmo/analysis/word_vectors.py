@@ -190,7 +190,12 @@ def _add_all(
         try:
             for block in _blocks(_read(texts, lang), skip=sums.n_sentences):
                 wanted = [sentence for sentence in block if any(_spell(token) in sums.row for token in sentence)]
-                found = elmo.embed(wanted, layers=layers, batch_tokens=batch_tokens)  # type: ignore[arg-type]
+                found = elmo.embed(  # type: ignore[call-overload]
+                    wanted,
+                    layers=layers,
+                    batch_tokens=batch_tokens,
+                    kernels="fixed",
+                )
                 for sentence, vectors in zip(wanted, found, strict=True):
                     sums.add(sentence, vectors)
                 sums.n_sentences += len(block)
