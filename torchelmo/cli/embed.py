@@ -26,6 +26,7 @@ from torchelmo.text.rows import Format, RowReader
 
 Float = Literal["float32", "float16"]
 _FILES = (".h5", ".hdf5", ".npz", ".parquet")
+_OTHER_FILES = (".csv", ".json", ".jsonl", ".npy", ".pt", ".safetensors", ".tsv", ".txt")  # not names of folders
 
 
 def _print_status(folder: Path | None) -> None:
@@ -146,6 +147,8 @@ def embed(
         "text_column": text_column,
         "id_column": id_column,
     }
+    if out.suffix in _OTHER_FILES and not out.is_dir():
+        raise WrongCallError(f"--out {out}: expected a folder, or a name that ends in {', '.join(_FILES)}.")
     if out.suffix in _FILES and not out.is_dir():
         if len(inputs) > 1 or shards or shard_size or shard or workers > 1:
             raise WrongCallError(
