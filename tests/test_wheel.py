@@ -112,7 +112,7 @@ def test_the_wheel_has_every_file_of_the_package_and_nothing_else(installed):
         inside = {name for name in archive.namelist() if ".dist-info/" not in name}
     package = ROOT / "torchelmo"
     files = {path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
-    recipes = {path for path in (ROOT / "experiments").rglob("*") if path.is_file()}
+    recipes = {path for path in (ROOT / "experiments").rglob("*") if path.is_file() and path.suffix != ".pyc"}
     assert inside == {path.relative_to(ROOT).as_posix() for path in files} | {
         f"torchelmo/{path.relative_to(ROOT).as_posix()}" for path in recipes
     }

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchelmo.bilm.fast.cache import TokenVectorCache, WeightsVersion
+from torchelmo.bilm.fast.cache import TokenVectorCache
+from torchelmo.bilm.fast.products import WeightsVersion
 
 
 class Lookup:

@@ -365,7 +365,7 @@ def _difference(old: Plan, new: Plan) -> str:
     if before != now:
         other = sorted(set(before) ^ set(now))
         return f"it had {len(before):,} files, now there are {len(now):,}" + (
-            f" ({shorten(other[0])})" if other else ""
+            f" ({shorten(Path(other[0]).name)})" if other else ""
         )
     names = {shard.name for shard in old.shards}
     changed = next((shard for shard in new.shards if shard.name not in names), new.shards[-1])

@@ -1,17 +1,14 @@
-"""A least-recently-used cache of token vectors, and the detection of changed weights."""
+"""A least-recently-used cache of token vectors."""
 
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-WeightsKey = tuple[tuple[int, ...], tuple[int, ...], bytes]  # addresses, versions, some values
-_N_SAMPLES = 8  # values compared of a large parameter
-_SMALL = 1 << 13  # the most values of a small parameter
 # One lock for all caches: it is only held for a lookup or an insertion, never while words are encoded. A fork waits for
 # it, so that a child process never inherits a lock that no thread will release.
 _LOCK = threading.Lock()
@@ -96,41 +93,3 @@ class TokenVectorCache:
     def _drop_all(self, key: Hashable) -> None:
         self._slots.clear()
         self._table, self._key = None, key
-
-
-class WeightsVersion:
-    """Map parameters to a key that changes whenever a parameter is replaced, moved or written to.
-
-    Fused optimizers write to a tensor without raising its version, so some values are compared, too. The views of these
-    values are kept, and with them the memory: no other tensor can get the same address unnoticed.
-    """
-
-    def __init__(self) -> None:
-        self._sampled: tuple[tuple[int, ...], list[Tensor]] = ((), [])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return WeightsVersion, ()  # a copy belongs to other parameters
-
-    def __call__(self, parameters: Iterable[Tensor]) -> WeightsKey:
-        tensors = list(parameters)
-        addresses = tuple(tensor.data_ptr() for tensor in tensors)
-        known, samples = self._sampled
-        if addresses != known:
-            samples = [_sample(tensor.detach()) for tensor in tensors]
-            self._sampled = addresses, samples
-        versions = tuple(0 if tensor.is_inference() else tensor._version for tensor in tensors)
-        # One copy of bytes for all samples, because this runs before every batch. Bytes, so that NaN equals itself.
-        return addresses, versions, torch.cat(samples).cpu().view(torch.uint8).numpy().tobytes()
-
-
-def _sample(tensor: Tensor) -> Tensor:
-    """Return a view (n,) of values spread over a tensor, the last one included."""
-    if tensor.dim() == 0 or tensor.numel() == 0:
-        return tensor.reshape(-1)
-    # Every row of a small tensor: training writes only to the rows of the character table that it reads.
-    n = len(tensor) if tensor.numel() <= _SMALL else _N_SAMPLES
-    steps = [(size - 1) // max(1, n - 1) for size in tensor.shape]
-    first = [size - 1 - step * (n - 1) for size, step in zip(tensor.shape, steps)]
-    strides = tensor.stride()
-    offset = tensor.storage_offset() + sum(i * stride for i, stride in zip(first, strides))
-    return tensor.as_strided((n,), (sum(step * stride for step, stride in zip(steps, strides)),), offset)

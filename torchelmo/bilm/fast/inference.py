@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from torchelmo.bilm.encoder import CharCNN, WordEmbedding
-from torchelmo.bilm.fast.cache import TokenVectorCache, WeightsKey, WeightsVersion
+from torchelmo.bilm.fast.cache import TokenVectorCache
 from torchelmo.bilm.fast.encoder import FastEncoder
 from torchelmo.bilm.fast.int8 import WEIGHTS, Int8LSTM, Int8Product, has_int8, int8_weight, sigmoid_rows_
 from torchelmo.bilm.fast.products import (
@@ -24,6 +24,8 @@ from torchelmo.bilm.fast.products import (
     Kernels,
     Precision,
     Tuning,
+    WeightsKey,
+    WeightsVersion,
     choose_kernel,
     kernels_setting,
     list_kernels,

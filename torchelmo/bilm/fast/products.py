@@ -1,4 +1,4 @@
-"""Products x · W with a fixed W, and the choice of the fastest kernel by measuring.
+"""Products x · W with a fixed W, the choice of the fastest kernel by measuring, and the detection of a changed W.
 
 Every kind of product is a small class that is built from W and called with x. Kernels differ in rounding, so a process
 keeps its choice, and jobs that must give the same bytes after a restart use the fixed choice.
@@ -12,7 +12,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,8 +27,11 @@ from torchelmo.runtime import processor_name, release_freed_memory
 
 Precision = Literal["float32", "float16", "int8"]
 Kernels = Literal["measured", "fixed"]
+WeightsKey = tuple[tuple[int, ...], tuple[int, ...], bytes]  # addresses, versions, some values
 log = logging.getLogger(__name__)
 ROW_CLASSES = (1, 3, 8, 32, 128)  # rows per step for which kernels are measured
+_N_SAMPLES = 8  # values compared of a large parameter
+_SMALL = 1 << 13  # the most values of a small parameter
 _FEW_ROWS = 4  # with fewer rows the plain product is the fastest on one thread
 
 
@@ -254,3 +257,41 @@ def _write_choice(place: str, kernel: str) -> None:
         text = json.dumps(_read_choices() | {place: kernel}, indent=1, sort_keys=True) + "\n"
         with atomic_write(_choices_file()) as temporary:
             temporary.write_text(text, encoding="utf-8")
+
+
+class WeightsVersion:
+    """Map parameters to a key that changes whenever a parameter is replaced, moved or written to.
+
+    Fused optimizers write to a tensor without raising its version, so some values are compared, too. The views of these
+    values are kept, and with them the memory: no other tensor can get the same address unnoticed.
+    """
+
+    def __init__(self) -> None:
+        self._sampled: tuple[tuple[int, ...], list[Tensor]] = ((), [])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WeightsVersion, ()  # a copy belongs to other parameters
+
+    def __call__(self, parameters: Iterable[Tensor]) -> WeightsKey:
+        tensors = list(parameters)
+        addresses = tuple(tensor.data_ptr() for tensor in tensors)
+        known, samples = self._sampled
+        if addresses != known:
+            samples = [_sample(tensor.detach()) for tensor in tensors]
+            self._sampled = addresses, samples
+        versions = tuple(0 if tensor.is_inference() else tensor._version for tensor in tensors)
+        # One copy of bytes for all samples, because this runs before every batch. Bytes, so that NaN equals itself.
+        return addresses, versions, torch.cat(samples).cpu().view(torch.uint8).numpy().tobytes()
+
+
+def _sample(tensor: Tensor) -> Tensor:
+    """Return a view (n,) of values spread over a tensor, the last one included."""
+    if tensor.dim() == 0 or tensor.numel() == 0:
+        return tensor.reshape(-1)
+    # Every row of a small tensor: training writes only to the rows of the character table that it reads.
+    n = len(tensor) if tensor.numel() <= _SMALL else _N_SAMPLES
+    steps = [(size - 1) // max(1, n - 1) for size in tensor.shape]
+    first = [size - 1 - step * (n - 1) for size, step in zip(tensor.shape, steps)]
+    strides = tensor.stride()
+    offset = tensor.storage_offset() + sum(i * stride for i, stride in zip(first, strides))
+    return tensor.as_strided((n,), (sum(step * stride for step, stride in zip(steps, strides)),), offset)

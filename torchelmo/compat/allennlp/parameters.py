@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from torchelmo.bilm.config import BiLMConfig
-from torchelmo.bilm.fast.cache import WeightsKey, WeightsVersion
+from torchelmo.bilm.fast.products import WeightsKey, WeightsVersion
 from torchelmo.bilm.model import BiLM
 
 
