@@ -13,12 +13,15 @@ import torch
 from torchelmo.bilm.folder import read_card, read_weights
 from torchelmo.bilm.model import BiLM
 from torchelmo.errors import MissingFileError, TorchelmoError, short_repr
-from torchelmo.formats import allennlp, tf_hub
+from torchelmo.formats.allennlp import WEIGHTS as ALLENNLP_WEIGHTS
+from torchelmo.formats.allennlp import load_allennlp
 from torchelmo.formats.archives import is_archive, unpack
 from torchelmo.formats.efml import load_efml
 from torchelmo.formats.hdf5 import UNFINISHED, check_download, open_hdf5, unfinished_download
 from torchelmo.formats.official import find_options, load_official, not_one_file
 from torchelmo.formats.tf_checkpoint import load_checkpoint
+from torchelmo.formats.tf_hub import PREFIX as TF_HUB_PREFIX
+from torchelmo.formats.tf_hub import load_tf_hub
 from torchelmo.runtime import release_freed_memory
 
 PRETRAINED = Path(__file__).parent.parent / "pretrained"
@@ -252,13 +255,13 @@ def model_kind(folder: Path) -> Kind:
     if any((folder / name).is_file() for name in ("encoder.pkl", "token_embedder.pkl", "char.dic", "word.dic")):
         return "efml"
     if (folder / "config.json").is_file():
-        if any((folder / name).exists() for name in (*allennlp.WEIGHTS, "vocabulary")):
+        if any((folder / name).exists() for name in (*ALLENNLP_WEIGHTS, "vocabulary")):
             return "allennlp"
         if (folder / "model.safetensors").exists() or not any(folder.glob("*options*.json")):
             return "folder"
     if any(folder.glob("*.index")):  # unlike the HDF5 file that may be beside it, it has the softmax
         return "checkpoint"
-    if (folder / f"{tf_hub.PREFIX}.index").is_file():
+    if (folder / f"{TF_HUB_PREFIX}.index").is_file():
         return "tf-hub"
     return "official" if any(folder.glob("*options*.json")) else "none"
 
@@ -302,7 +305,7 @@ _LOADERS: dict[Kind, Callable[[Path], BiLM]] = {
     "folder": load_folder,
     "official": load_official_folder,
     "checkpoint": load_checkpoint,
-    "tf-hub": tf_hub.load_tf_hub,
+    "tf-hub": load_tf_hub,
     "efml": load_efml,
-    "allennlp": allennlp.load_allennlp,
+    "allennlp": load_allennlp,
 }
