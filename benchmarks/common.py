@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from torchelmo.files import read_lines
+from torchelmo.runtime import processor_name
 from torchelmo.text.tokenize import Tokenizer
 
 
@@ -43,13 +44,8 @@ def print_header(*notes: str) -> None:
 
 def machine() -> str:
     """Describe the processor and the software that the numbers depend on."""
-    try:
-        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-        name = names[0].split(":")[1].strip()
-    except (OSError, IndexError):
-        name = platform.processor() or platform.machine()
     versions = f"Python {platform.python_version()}, PyTorch {torch.__version__}"
-    return f"{name}, {os.cpu_count()} cores, {versions}"
+    return f"{processor_name()}, {os.cpu_count()} cores, {versions}"
 
 
 def commit() -> str:

@@ -8,11 +8,13 @@ yet is listed as missing.
 
 import argparse
 import json
-import platform
+import os
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
+
+from torchelmo.runtime import processor_name
 
 HERE = Path(__file__).parent
 INTRODUCTION = """# The paper, claim by claim
@@ -42,7 +44,8 @@ def write_page(runs: Path, names: list[str], images: Path) -> str:
         "| claim | task | in the paper | here | difference | verdict | experiment |",
         "|" + "---|" * 7,
     ]
-    lines += [*claims, "", counts(found), "", f"Machine: {machine()}. Commit {commit()}.", ""]
+    where = f"Machine: {processor_name()}, {os.cpu_count()} cores. Commit {commit()}."
+    lines += [*claims, "", counts(found), "", where, ""]
     for name in found:
         _, _, body = (runs / name / "table.md").read_text(encoding="utf-8").partition("\n")
         lines += [f"## {found[name]['title']}", "", f"`make -f experiments/Makefile paper-{name}`"]
@@ -79,12 +82,6 @@ def counts(found: dict[str, Any]) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return content
-
-
-def machine() -> str:
-    cpu = Path("/proc/cpuinfo")
-    names = [line for line in cpu.read_text().splitlines() if line.startswith("model name")] if cpu.exists() else []
-    return f"{names[0].split(': ')[1]}, {len(names)} cores" if names else platform.processor()
 
 
 def commit() -> str:
