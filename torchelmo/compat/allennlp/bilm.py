@@ -1,7 +1,6 @@
 """AllenNLP's `_ElmoBiLm`, its character encoder and its stateful LSTM, with AllenNLP's names and results."""
 
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from torchelmo.bilm.lstm import FORGET_BIAS
 from torchelmo.bilm.model import BiLM, BiLMState
 from torchelmo.compat.allennlp.parameters import ParameterAdapter, ParameterMapping, renamed
 from torchelmo.errors import ConfigError, InputError, MissingFileError
+from torchelmo.formats.registry import model_home
 from torchelmo.text.batching import windows
 from torchelmo.text.characters import CharacterEncoder
 
@@ -342,7 +342,7 @@ def _find_files(options_file: File, weight_file: File) -> tuple[File, File]:
     names = {argument: str(file).rsplit("/", 1)[-1] for argument, file in files.items() if "://" in str(file)}
     if not names:
         return options_file, weight_file
-    home = Path(os.environ.get("TORCHELMO_HOME") or Path.home() / ".cache" / "torchelmo").expanduser()
+    home = model_home()
     for folder in (home, *sorted(home.glob("*/"))):
         found = {argument: folder / name for argument, name in names.items()}
         if all(path.is_file() for path in found.values()):  # in one folder: options have the same name for many models
