@@ -353,6 +353,10 @@ class Elmo(nn.Module):
         check_sentences(sentences, "stream")
         return Embedder(self.bilm, self.mixes[0], self.token_cache, _settings)(sentences)
 
+    def embedder(self, settings: EmbedSettings) -> Embedder:
+        """Return an embedder with a cache of its own, so that earlier calls do not change the last digits."""
+        return Embedder(self.bilm, self.mixes[0], TokenVectorCache(self.token_cache.capacity), settings)
+
     def _cache_capacity(self, size: int | str) -> int:
         """Return the number of tokens for a number of tokens or a size such as "64MB"."""
         if isinstance(size, int) and size >= 0:

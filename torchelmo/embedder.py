@@ -35,6 +35,7 @@ Vectors = npt.NDArray[np.float32]
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
+B = TypeVar("B")
 log = logging.getLogger(__name__)
 _LAYERS = ("all", "top", "average", "sum", "concat", "mix")
 _CHOICES = {
@@ -43,6 +44,7 @@ _CHOICES = {
     "state": ("reset", "carry"),
     "pool": (None, "mean", "max"),
 }
+BLOCKS_PER_CACHE = 64  # blocks that share token vectors: a resumed run encodes the words of fewer blocks again
 _WINDOW = 4  # batches that are sorted by length together: more would sort better but hold more in memory
 
 
@@ -148,6 +150,27 @@ class Embedder:
             parts = [part for item in window for part in item]
             for batch in self._batches(parts):
                 self._token_vectors([word for i in batch for word in (BEGIN, *parts[i], END)])
+
+    def resume_blocks(
+        self, blocks: Iterable[B], n_done: int, sentences_of: Callable[[B], Iterable[Sentence]]
+    ) -> Iterator[B]:
+        """Yield the blocks of sentences that are not done yet. Call the embedder with each before asking for the next.
+
+        Equal vectors, bit for bit, need equal batches, also of the words that are not in the cache. So the cache is
+        emptied every few blocks, and after an interruption it is filled as it was: a resumed run gives the same bits.
+
+        Args:
+            blocks: All blocks, the finished ones included.
+            n_done: The number of blocks that an earlier run finished.
+            sentences_of: Returns the sentences of a block.
+        """
+        for number, block in enumerate(blocks):
+            if number % BLOCKS_PER_CACHE == 0:
+                self.cache.clear()
+            if number >= n_done:
+                yield block
+            elif number >= n_done - n_done % BLOCKS_PER_CACHE:
+                self.fill_cache(sentences_of(block))
 
     def _batches(self, parts: list[Sequence[str]]) -> list[list[int]]:
         if self.settings.state == "carry":

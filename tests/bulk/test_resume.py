@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from facts import mentions
 
-from torchelmo import BiLM, Elmo
+from torchelmo import BiLM, Elmo, embedder
 from torchelmo.bulk import VectorFile, compute, embed_file, job, outputs, partial
 from torchelmo.errors import ConfigError, InputError, OutputError, OutputExistsError, TorchelmoError, WrongCallError
+from torchelmo.files import hold_lock
 
 LINES = ["I took a bow. It was fine.", "bow and arrow", "", "Zürich and 東京 are far from here.", "one", "  "]
 TEXT = [*LINES, *LINES[::-1], *LINES]
@@ -91,7 +92,7 @@ def test_resuming_gives_the_bytes_of_an_uninterrupted_run(whole, interrupted, te
 @pytest.mark.parametrize("blocks", [1, 2, 5, 64])
 def test_a_resumed_run_has_the_same_cache_of_token_vectors(text, tmp_path, model, monkeypatch, blocks):
     """The last digits of a token vector depend on the words that it is encoded with."""
-    monkeypatch.setattr(compute, "_BLOCKS_PER_CACHE", blocks)
+    monkeypatch.setattr(embedder, "BLOCKS_PER_CACHE", blocks)
     options = {"model": Elmo(model, cache=7), "batch_tokens": 3}
     embed_file(text, tmp_path / "whole.h5", **options)
     for stop in range(1, len(TEXT)):
@@ -167,7 +168,7 @@ POINTS = {
     "writing a vector": "partial._write_at",
     "between data and journal": "partial.json.dumps",
     "before the rename": "partial.os.replace",
-    "after the rename": "partial.remove_partial",
+    "after the rename": "partial.PartialOutput.remove",
 }
 KILLED = """
 import os, signal, sys, itertools
@@ -279,7 +280,7 @@ def test_only_our_files_are_removed(interrupted, text, model):
 
 def test_two_runs_do_not_write_one_file(interrupted, text, model):
     folder = Path(f"{interrupted}.partial")
-    with partial.hold_lock(folder / "lock", "test"):
+    with hold_lock(folder / "lock", "test"):
         for options in ({"resume": True}, {"overwrite": True}):
             with pytest.raises(OutputError, match=mentions(folder, f"process {os.getpid()}")):
                 embed_file(text, interrupted, model=model, **options, **SMALL)

@@ -2,48 +2,30 @@
 
 While a file is written, its vectors are in a folder OUT.partial, from which an interrupted run is resumed:
 
-settings.json   marks the folder as torchelmo's, says what the run was started with and how far it is
 vectors.bin     the vectors of all usages, float32
 targets.bin     for every usage, the index of its target, int32
 usages.jsonl    for every usage, its sentence and position
-lock            held by the process that writes here
+output          the file itself, which is made of these when all usages are there
 """
 
 import contextlib
 import json
-import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from torchelmo.errors import (
-    InputError,
-    OutputError,
-    OutputExistsError,
-    TorchelmoError,
-    WrongCallError,
-    missing_package,
-    short_repr,
-)
-from torchelmo.files import (
-    hold_lock,
-    make_folders,
-    os_errors_as_output_error,
-    parse_json,
-    read_json,
-    remove_empty_folders,
-    require_file,
-    write_json,
-)
+from torchelmo.errors import InputError, TorchelmoError, missing_package, short_repr
+from torchelmo.files import os_errors_as_output_error, parse_json, require_file
 from torchelmo.text.tokenize import Token
+from torchelmo.unfinished import GrowingOutput
 
 SUFFIXES = (".npz", ".parquet")
-_MARKER = "torchelmo usages, unfinished output, version 1"
-_FILES = ("vectors.bin", "targets.bin", "usages.jsonl", "output", "lock", "settings.json")
+KIND = "usages"
+_GROWING = ("vectors.bin", "targets.bin", "usages.jsonl")
 _ROWS = 4096  # vectors in memory at once while the output is written
 
 
@@ -168,73 +150,22 @@ class UsageFile:
         return InputError(f"{self.path}: expected {expected}. Write it again with torchelmo analyse usages.")
 
 
-def check_usages_output(out: Path, *, resume: bool, overwrite: bool) -> None:
-    """Check everything about the output that can be known before any work."""
-    if resume and overwrite:
-        raise WrongCallError(
-            "Expected resume=True, which continues a run, or overwrite=True, which starts again; got both."
-        )
-    if out.suffix not in SUFFIXES:
-        raise WrongCallError(f"`out` {out}: expected a name that ends in {' or '.join(SUFFIXES)}.")
-    if out.is_dir():
-        raise WrongCallError(f"`out` {out}: expected the name of a file, found a directory.")
-    if out.exists() and not (overwrite or resume):
-        raise OutputExistsError(f"`out` {out}: exists. Choose another name, or replace it with overwrite=True.")
-    partial = partial_folder(out)
-    if not partial.exists() and not partial.is_symlink():
-        return
-    if not _is_ours(partial):
-        raise OutputExistsError(
-            f"{partial}: expected the unfinished output of an earlier run, found something else, which was left alone. "
-            "Move it away, or choose another `out`."
-        )
-    if not (resume or overwrite):
-        raise OutputExistsError(
-            f"{partial}: an earlier run was interrupted. Continue it with resume=True, or start again with "
-            "overwrite=True."
-        )
-
-
-class PartialUsages:
-    """The unfinished output of `collect_usages`."""
+class PartialUsages(GrowingOutput):
+    """The unfinished output of `collect_usages`. Its state is `blocks`, the number of finished blocks of sentences."""
 
     def __init__(self, out: Path, settings: dict[str, Any], words: list[str]) -> None:
-        self.out, self.settings, self.words = out, settings, words
-        self.folder = partial_folder(out)
-        self.n_sentences = self.n_usages = 0
-        self._committed = 0
+        super().__init__(out, KIND, settings, _GROWING, files=["output"], unit="usages")
+        self.words = words
         self._indices = {word: i for i, word in enumerate(words)}
-        self._dim = 0
+        self._n_usages = 0
 
-    @contextlib.contextmanager
-    def open(self, *, resume: bool) -> Iterator["PartialUsages"]:
-        """Create the folder if necessary, and lock it. It is removed in the end, unless something in it is safe."""
-        with os_errors_as_output_error(self.folder):
-            created = make_folders(self.folder)
-        started = False  # by this process: then it may remove the folder
-        try:
-            with contextlib.ExitStack() as stack:
-                stack.enter_context(hold_lock(self.folder / "lock", str(self.folder)))
-                if not (resume and self._resume()):
-                    started = True
-                    for name in _FILES[:4]:
-                        (self.folder / name).unlink(missing_ok=True)
-                    self._write_state()
-                with os_errors_as_output_error(self.folder):
-                    self._streams = [stack.enter_context((self.folder / name).open("ab")) for name in _FILES[:3]]
-                yield self
-        except BaseException as error:
-            if self._committed:
-                error.add_note(f"{self.folder} has the first {self._committed:,} usages; continue with resume=True.")
-            elif started:
-                _remove(self.folder)
-            remove_empty_folders(created)
-            raise
-        _remove(self.folder)
+    def begin(self, *, resume: bool) -> None:
+        """Continue the interrupted run if `resume` and there is one, else start from the beginning."""
+        super().begin(resume=resume)
+        self._n_usages = self.n_committed
 
     def append(self, sentence: UsageSentence, usage: Usage, vector: npt.NDArray[np.float32]) -> None:
         """Add a usage and its vector."""
-        self._dim = len(vector)
         begin, end = sentence.tokens[0].start, sentence.tokens[-1].end
         record = {
             "word": usage.target,
@@ -246,24 +177,18 @@ class PartialUsages:
             "end": sentence.tokens[usage.positions[-1]].end - begin,
             "identifier": usage.identifier,
         }
-        with os_errors_as_output_error(self.out):
-            self._streams[0].write(vector.astype("<f4").tobytes())
-            self._streams[1].write(np.int32(self._indices[usage.target]).astype("<i4").tobytes())
-            self._streams[2].write(json.dumps(record).encode() + b"\n")
-        self.n_usages += 1
+        self.write("vectors.bin", vector.astype("<f4").tobytes())
+        self.write("targets.bin", np.int32(self._indices[usage.target]).astype("<i4").tobytes())
+        self.write("usages.jsonl", json.dumps(record).encode() + b"\n")
+        self._n_usages += 1
 
-    def commit(self) -> None:
-        """Make everything that was written safe: it survives a kill or a power cut."""
-        with os_errors_as_output_error(self.out):
-            for stream in self._streams:
-                stream.flush()
-                os.fsync(stream.fileno())
-        self._write_state()
-        self._committed = self.n_usages
+    def commit_blocks(self, n_blocks: int) -> None:
+        """Make everything that was written safe."""
+        self.commit(self._n_usages, blocks=n_blocks)
 
     def finish(self) -> int:
-        """Write the output, and return the width of the vectors."""
-        vectors = np.memmap(self.folder / "vectors.bin", dtype="<f4", mode="r").reshape(self.n_usages, -1)
+        """Write the output, remove the folder, and return the width of the vectors."""
+        vectors = np.memmap(self.folder / "vectors.bin", dtype="<f4", mode="r").reshape(self._n_usages, -1)
         of_target = np.fromfile(self.folder / "targets.bin", dtype="<i4")
         output = self.folder / "output"
         with os_errors_as_output_error(self.out):
@@ -271,34 +196,8 @@ class PartialUsages:
                 _write_npz(output, self.words, vectors, of_target, self.settings)
             else:
                 _write_parquet(output, self.folder / "usages.jsonl", vectors, self.settings)
-            with output.open("rb") as stream:
-                os.fsync(stream.fileno())
-            os.replace(output, self.out)
+        self.publish("output")
         return int(vectors.shape[1])
-
-    def _write_state(self) -> None:
-        sizes = [self.folder.joinpath(name) for name in _FILES[:3]]
-        state: dict[str, Any] = {"sentences": self.n_sentences, "usages": self.n_usages, "dim": self._dim}
-        state["bytes"] = [path.stat().st_size if path.exists() else 0 for path in sizes]
-        write_json(self.folder / "settings.json", {"format": _MARKER, "settings": self.settings, "state": state})
-
-    def _resume(self) -> bool:
-        if not (self.folder / "settings.json").exists():
-            return False
-        card = read_json(self.folder / "settings.json", "the settings of an unfinished output")
-        compare_settings(card.get("settings"), self.settings, self.folder)
-        try:
-            state = card["state"]
-            self.n_sentences, self.n_usages, self._dim = (int(state[name]) for name in ("sentences", "usages", "dim"))
-            for name, size in zip(_FILES[:3], state["bytes"], strict=True):
-                with (self.folder / name).open("ab") as stream:
-                    if stream.tell() < size:
-                        raise ValueError(f"{name} is too short")
-                    stream.truncate(size)
-        except (KeyError, TypeError, ValueError, OSError) as error:
-            raise OutputError(f"{self.folder}: cannot be resumed: {error}. Start again with overwrite=True.") from error
-        self._committed = self.n_usages
-        return True
 
 
 def _write_npz(
@@ -345,45 +244,3 @@ def import_parquet() -> tuple[Any, Any]:
     except ImportError as error:
         raise missing_package("pyarrow", "parquet") from error
     return pyarrow, parquet
-
-
-def compare_settings(found: Any, expected: dict[str, Any], where: Path) -> None:
-    """Check that a run was started with the settings of this call.
-
-    Raises:
-        WrongCallError: A setting is another one.
-        OutputError: The settings of the run are missing.
-    """
-    if not isinstance(found, dict):
-        raise OutputError(f"{where}: expected the settings of its run, found none. Start again with overwrite=True.")
-    for name, value in expected.items():
-        if found.get(name) != value:
-            raise WrongCallError(
-                f"{where}: was started with {name} = {short_repr(found.get(name))}, this call has {short_repr(value)}. "
-                "Use resume=True with the arguments of the first call, or overwrite=True."
-            )
-
-
-def partial_folder(out: Path) -> Path:
-    """Return the folder for the unfinished output of a run."""
-    return out.with_name(out.name + ".partial")
-
-
-def _is_ours(folder: Path) -> bool:
-    if folder.is_symlink() or not folder.is_dir():
-        return False
-    if all(path.name == "lock" or path.name.startswith(".settings.json.") for path in folder.iterdir()):
-        return True  # its process was killed before the settings were written
-    try:
-        card = read_json(folder / "settings.json", "settings")
-    except TorchelmoError:
-        return False
-    return isinstance(card, dict) and card.get("format") == _MARKER
-
-
-def _remove(folder: Path) -> None:
-    for name in _FILES:  # the marker last
-        with contextlib.suppress(OSError):
-            (folder / name).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        folder.rmdir()

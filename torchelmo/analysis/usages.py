@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torchelmo.analysis.usage_files import (
+    KIND,
+    SUFFIXES,
     PartialUsages,
     Usage,
     UsageFile,
     UsageSentence,
-    check_usages_output,
-    compare_settings,
     import_parquet,
-    partial_folder,
 )
 from torchelmo.elmo import Elmo
 from torchelmo.embedder import EmbedSettings
@@ -40,6 +39,7 @@ from torchelmo.progress import progress
 from torchelmo.text.reading import malformed
 from torchelmo.text.tables import TableReader
 from torchelmo.text.tokenize import Token, align, tokenizer_for
+from torchelmo.unfinished import check_output, compare_settings, partial_folder
 
 COMMIT_SECONDS = 5.0  # a killed run loses no more work than this
 _BATCHES_AT_ONCE = 4  # batches that are sorted by length together; fixed, so that a resumed run forms the same batches
@@ -148,7 +148,8 @@ def collect_usages(
         max_usages: Take a random sample of this many usages of each target with more.
         seed: The seed of the sample.
         batch_tokens: The number of tokens in a batch.
-        resume: Continue an interrupted run. If the output is already complete, nothing is done.
+        resume: Continue an interrupted run, which gives the same bytes as an uninterrupted one (on the same machine,
+            with the same number of threads). If the output is already complete, nothing is done.
         overwrite: Replace an existing output, and start again if a run was interrupted.
 
     Returns:
@@ -161,12 +162,13 @@ def collect_usages(
     """
     out = Path(out)
     choice: Any = int(layers) if str(layers).isdecimal() else layers
-    check_usages_output(out, resume=resume, overwrite=overwrite)
+    check_output(out, KIND, resume=resume, overwrite=overwrite, suffixes=SUFFIXES, inputs=files)
     if choice in ("all", "mix"):
         raise ConfigError(
             f"layers: expected one vector per word: 'top', 'average', 'sum', 'concat' or an index, got {layers!r}."
         )
-    EmbedSettings(choice, batch_tokens=batch_tokens).check_layers(elmo.bilm.config.n_layers + 1)
+    # The same kernels in every process: a resumed run must write the same bytes.
+    embedder = elmo.embedder(EmbedSettings(choice, batch_tokens=batch_tokens, kernels="fixed"))
     if out.suffix == ".parquet":
         import_parquet()
     settings = {
@@ -203,22 +205,23 @@ def collect_usages(
     if rare := [word for word, n in counts.items() if not n]:
         log.warning("No usage of %s of the %s targets: %s", len(rare), len(counts), ", ".join(rare[:10]))
     chosen = _sample(counts, max_usages, seed)
-    with PartialUsages(out, settings, list(counts)).open(resume=resume) as job:
+    with PartialUsages(out, settings, list(counts)).open() as job:
+        job.begin(resume=resume)
+        n_blocks = int(job.state.get("blocks", 0))
         total = sum(min(n, max_usages or n) for n in counts.values())
-        with progress("usages", total, done=job.n_usages, unit="usages") as advance:
+        with progress("usages", total, done=job.n_committed, unit="usages") as advance:
             last = time.monotonic()
-            for block in _blocks(_skip(_only(sentences(), chosen), job.n_sentences), batch_tokens):
-                tokens = [[token.text for token in sentence.tokens] for sentence in block]
-                stream = elmo.stream(tokens, choice, batch_tokens=batch_tokens, kernels="fixed")
-                for sentence, vectors in zip(block, stream):
+            blocks = _blocks(_only(sentences(), chosen), batch_tokens)
+            for block in embedder.resume_blocks(blocks, n_blocks, _tokens):
+                for sentence, vectors in zip(block, embedder(_tokens(block))):
                     for usage in sentence.usages:
                         job.append(sentence, usage, vectors[usage.positions].mean(axis=0))
-                    job.n_sentences += 1
                     advance(len(sentence.usages))
+                n_blocks += 1
                 if time.monotonic() - last >= COMMIT_SECONDS:
-                    job.commit()
+                    job.commit_blocks(n_blocks)
                     last = time.monotonic()
-        job.commit()
+        job.commit_blocks(n_blocks)
         dim = job.finish()
     return UsagesResult(out, {word: min(n, max_usages or n) for word, n in counts.items()}, dim)
 
@@ -287,10 +290,8 @@ def _only(sentences: Iterable[UsageSentence], chosen: dict[str, set[int]]) -> It
             yield sentence._replace(usages=kept)
 
 
-def _skip(sentences: Iterator[UsageSentence], n: int) -> Iterator[UsageSentence]:
-    for _ in range(n):
-        next(sentences)
-    return sentences
+def _tokens(sentences: Iterable[UsageSentence]) -> list[list[str]]:
+    return [[token.text for token in sentence.tokens] for sentence in sentences]
 
 
 def _blocks(sentences: Iterable[UsageSentence], batch_tokens: int) -> Iterator[list[UsageSentence]]:

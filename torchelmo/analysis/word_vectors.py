@@ -3,29 +3,31 @@
 v(w) = 1/n Σ_i h(occurrence i of w)
 """
 
-import hashlib
-import json
 import logging
 import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from torchelmo.elmo import Elmo
-from torchelmo.errors import ConfigError, InputError, OutputExistsError, WeightsError, WrongCallError
-from torchelmo.files import atomic_write, hold_lock
+from torchelmo.embedder import Embedder, EmbedSettings
+from torchelmo.errors import ConfigError, InputError
+from torchelmo.files import content_hash, os_errors_as_output_error
 from torchelmo.progress import count, progress
 from torchelmo.sentences import check_layers
 from torchelmo.tensors import read_tensors, write_tensors
 from torchelmo.text.reading import read_sentences
+from torchelmo.unfinished import Unfinished, check_output, compare_settings, partial_folder
 
+KIND = "words"
 SAVE_SECONDS = 60.0
+_SUMS = "sums.safetensors"  # in OUT.partial
 _MAX_TYPES = 2_000_000  # in memory while words are counted; beyond it, the words that were seen once are forgotten
 _BLOCK = 20_000  # tokens between two points at which the work can be saved
 _SPACES = re.compile(r"\s+")
@@ -57,7 +59,8 @@ def average_words(
     """Write the mean vector of every frequent word of a text, in the text format of word2vec.
 
     The texts are read twice: once to count the words, once to compute the vectors. The memory depends on `max_words`,
-    not on the size of the texts. An interrupted run leaves OUT.partial, which `resume` continues from.
+    not on the size of the texts. An interrupted run leaves OUT.partial, which `resume` continues from; a resumed run
+    gives the same bytes (on the same machine, with the same number of threads).
 
     Args:
         elmo: The model.
@@ -89,27 +92,37 @@ def average_words(
         raise InputError(
             "Expected text files, which can be read twice; found - for standard input. Write it to a file."
         )
-    partial = out.with_name(out.name + ".partial")
-    if out.exists() and resume:
+    check_output(out, KIND, resume=resume, overwrite=overwrite, inputs=texts)
+    if resume and out.exists() and not (partial_folder(out) / "settings.json").exists():
         log.info("%s: was already complete; nothing was done.", out)
         return _measure(out)
-    if out.exists() and not overwrite:
-        raise OutputExistsError(f"{out}: the output exists. Choose another name, or replace it with overwrite=True.")
-    if partial.exists() and not (resume or overwrite):
-        raise OutputExistsError(
-            f"{partial}: an interrupted run exists. Continue it with resume=True, or start again with overwrite=True."
-        )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with hold_lock(out.with_name(out.name + ".lock"), str(out)):
+    # The same kernels in every process: a resumed run must write the same bytes.
+    choice: Any = layers
+    embedder = elmo.embedder(EmbedSettings(choice, batch_tokens=batch_tokens, kernels="fixed"))
+    settings = {
+        "fingerprint": elmo.bilm.fingerprint(),
+        "layers": str(layers),
+        "lang": lang,
+        "text": [content_hash(text) for text in texts],
+        "min_count": min_count,
+        "max_words": max_words,
+        "batch_tokens": batch_tokens,
+    }
+    with Unfinished(out, KIND, settings, ["output", _SUMS], unit="sentences").open() as job:
+        card = job.read_card() if resume else None
+        if card is None:
+            job.clear()
+            job.write_card(settings=settings)
+        else:
+            compare_settings(card.get("settings"), settings, job.folder)
         words, n_sentences = _count_words(texts, lang, min_count, max_words)
         sums = _Sums(words, elmo.dim * (elmo.bilm.config.n_layers + 1 if layers == "concat" else 1))
-        settings = [elmo.bilm.fingerprint(), str(layers), lang, batch_tokens, n_sentences, words]
-        key = hashlib.sha256(json.dumps(settings).encode()).digest()
-        if resume and partial.exists():
-            sums.load(partial, key)
-        _add_all(sums, elmo, texts, lang, layers, batch_tokens, n_sentences, partial, key)
-        _write(sums, out)
-        partial.unlink(missing_ok=True)
+        if (job.folder / _SUMS).exists():
+            sums.load(job)
+        _add_all(sums, embedder, _read(texts, lang), n_sentences, job)
+        with os_errors_as_output_error(out):
+            _write(sums, job.folder / "output")
+        job.publish("output")
     return WordVectors(out, len(words), sums.totals.shape[1], int(sums.counts.sum()))
 
 
@@ -121,7 +134,7 @@ class _Sums:
         self.row = {word: i for i, word in enumerate(words)}
         self.totals: npt.NDArray[np.float64] = np.zeros((len(words), dim))
         self.counts: npt.NDArray[np.int64] = np.zeros(len(words), dtype=np.int64)
-        self.n_sentences = 0  # that were read
+        self.n_sentences = self.n_blocks = 0  # that were added
 
     def add(self, tokens: Sequence[str], vectors: npt.NDArray[np.float32]) -> None:
         places = [(i, self.row[token]) for i, token in enumerate(map(_spell, tokens)) if token in self.row]
@@ -130,26 +143,24 @@ class _Sums:
             np.add.at(self.totals, of_word, vectors[of_token])
             np.add.at(self.counts, of_word, 1)
 
-    def save(self, path: Path, key: bytes) -> None:
+    def save(self, job: Unfinished) -> None:
         tensors = {
             "totals": torch.from_numpy(self.totals),
             "counts": torch.from_numpy(self.counts).double(),
-            "n_sentences": torch.tensor(self.n_sentences, dtype=torch.float64),
-            "key": torch.tensor(list(key), dtype=torch.float64),
+            "progress": torch.tensor([self.n_sentences, self.n_blocks], dtype=torch.float64),
         }
-        write_tensors(path, tensors)
+        write_tensors(job.folder / _SUMS, tensors)
+        job.n_committed = self.n_sentences
 
-    def load(self, path: Path, key: bytes) -> None:
-        shapes = {"totals": self.totals.shape, "counts": self.counts.shape, "n_sentences": (), "key": (len(key),)}
+    def load(self, job: Unfinished) -> None:
+        shapes = {"totals": self.totals.shape, "counts": self.counts.shape, "progress": (2,)}
         again = "Start again with overwrite=True."
-        try:
-            tensors = read_tensors(path, shapes, what="this run", dtypes=("F64",), dtype=torch.float64, advice=again)
-        except WeightsError as error:
-            raise WrongCallError(f"{error} The run had other texts or settings, or the file is damaged.") from error
-        if bytes(int(value) % 256 for value in tensors["key"].tolist()) != key:
-            raise WrongCallError(f"{path}: the interrupted run had other texts, or another model or settings. {again}")
+        tensors = read_tensors(
+            job.folder / _SUMS, shapes, what="this run", dtypes=("F64",), dtype=torch.float64, advice=again
+        )
         self.totals, self.counts = tensors["totals"].numpy(), tensors["counts"].long().numpy()
-        self.n_sentences = int(tensors["n_sentences"])
+        self.n_sentences, self.n_blocks = map(int, tensors["progress"].tolist())
+        job.n_committed = self.n_sentences
 
 
 def _count_words(texts: Sequence[str], lang: str | None, min_count: int, max_words: int) -> tuple[list[str], int]:
@@ -174,48 +185,32 @@ def _count_words(texts: Sequence[str], lang: str | None, min_count: int, max_wor
 
 
 def _add_all(
-    sums: _Sums,
-    elmo: Elmo,
-    texts: Sequence[str],
-    lang: str | None,
-    layers: int | str,
-    batch_tokens: int,
-    n_sentences: int,
-    partial: Path,
-    key: bytes,
+    sums: _Sums, embedder: Embedder, sentences: Iterator[list[str]], n_sentences: int, job: Unfinished
 ) -> None:
     """Add the vectors of all sentences that are not in the sums yet, and save the sums from time to time."""
+
+    def wanted(block: list[list[str]]) -> list[list[str]]:
+        return [sentence for sentence in block if any(_spell(token) in sums.row for token in sentence)]
+
     last = time.monotonic()
     with progress("average words", n_sentences, done=sums.n_sentences) as advance:
-        try:
-            for block in _blocks(_read(texts, lang), skip=sums.n_sentences):
-                wanted = [sentence for sentence in block if any(_spell(token) in sums.row for token in sentence)]
-                found = elmo.embed(  # type: ignore[call-overload]
-                    wanted,
-                    layers=layers,
-                    batch_tokens=batch_tokens,
-                    kernels="fixed",
-                )
-                for sentence, vectors in zip(wanted, found, strict=True):
-                    sums.add(sentence, vectors)
-                sums.n_sentences += len(block)
-                advance(len(block))
-                if time.monotonic() - last >= SAVE_SECONDS:
-                    sums.save(partial, key)
-                    last = time.monotonic()
-        except KeyboardInterrupt as error:  # the sums may contain half of a block, so they are not saved now
-            if partial.exists():
-                error.add_note("Continue with resume=True.")
-            raise
+        for block in embedder.resume_blocks(_blocks(sentences), sums.n_blocks, wanted):
+            some = wanted(block)
+            for sentence, vectors in zip(some, embedder(some), strict=True):
+                sums.add(sentence, vectors)
+            sums.n_sentences += len(block)
+            sums.n_blocks += 1
+            advance(len(block))
+            if time.monotonic() - last >= SAVE_SECONDS:
+                sums.save(job)
+                last = time.monotonic()
 
 
-def _blocks(sentences: Iterator[list[str]], *, skip: int) -> Iterator[list[list[str]]]:
-    """Yield lists of sentences with about 20,000 tokens each, without the first `skip` sentences."""
+def _blocks(sentences: Iterator[list[str]]) -> Iterator[list[list[str]]]:
+    """Yield lists of sentences with about 20,000 tokens each."""
     block: list[list[str]] = []
     n_tokens = 0
-    for i, sentence in enumerate(sentences):
-        if i < skip:
-            continue
+    for sentence in sentences:
         block.append(sentence)
         n_tokens += len(sentence)
         if n_tokens >= _BLOCK:
@@ -225,8 +220,8 @@ def _blocks(sentences: Iterator[list[str]], *, skip: int) -> Iterator[list[list[
         yield block
 
 
-def _write(sums: _Sums, out: Path) -> None:
-    with atomic_write(out) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
+def _write(sums: _Sums, path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as stream:
         stream.write(f"{len(sums.words)} {sums.totals.shape[1]}\n")
         for word, total, n in zip(sums.words, sums.totals, sums.counts, strict=True):
             numbers = " ".join(f"{value:.6g}" for value in (total / n).tolist())

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 LAYERS = ("all", "top", "average", "sum", "concat")
 _BATCHES_PER_BLOCK = 4  # batches that are sorted by length together; fixed, so that a resumed run forms the same ones
-_BLOCKS_PER_CACHE = 64  # blocks that share token vectors: a resumed run encodes the words of fewer blocks again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,11 +97,9 @@ def split_rows(rows: Iterable[Row], lang: str | None, advance: Advance) -> Itera
 
 
 def embed_blocks(elmo: "Elmo", job: PartialOutput, settings: JobSettings) -> Iterator[Iterator[Array]]:
-    """Yield the vectors of all lines that are not safe yet, block by block.
+    """Yield the vectors of all lines that are not safe yet, block by block, as an uninterrupted run would."""
+    from torchelmo.embedder import BLOCKS_PER_CACHE
 
-    Equal vectors, bit for bit, need equal batches, also of the words that are not in the cache. A resumed run therefore
-    has the same blocks, and the same cache: its own, which is emptied every few blocks and filled again up to here.
-    """
     embedder = _make_embedder(elmo, settings)
     if job.n_committed == len(job.counts):
         return
@@ -120,14 +117,14 @@ def embed_blocks(elmo: "Elmo", job: PartialOutput, settings: JobSettings) -> Ite
             f"found {job.n_committed:,}. Start again with overwrite=True."
         )
     n_done = len(starts) - 1  # blocks that are safe
-    first = n_done - n_done % _BLOCKS_PER_CACHE
-    for number, block in enumerate(_blocks(job.lines(starts[first]), settings), first):
-        if number % _BLOCKS_PER_CACHE == 0:
-            embedder.cache.clear()
-        if number < n_done:
-            embedder.fill_cache([token.text for token in sentence] for line in block for sentence in line.sentences)
-        else:
-            yield _embed(embedder, iter(block), settings)
+    first = n_done - n_done % BLOCKS_PER_CACHE  # the cache is empty there
+    blocks = _blocks(job.lines(starts[first]), settings)
+    for block in embedder.resume_blocks(blocks, n_done - first, _sentences):
+        yield _embed(embedder, iter(block), settings)
+
+
+def _sentences(lines: Iterable[Line]) -> Iterator[list[str]]:
+    return ([token.text for token in sentence] for line in lines for sentence in line.sentences)
 
 
 def _blocks(lines: Iterator[Line], settings: JobSettings) -> Iterator[list[Line]]:
@@ -145,9 +142,8 @@ def _blocks(lines: Iterator[Line], settings: JobSettings) -> Iterator[list[Line]
 
 
 def _make_embedder(elmo: "Elmo", settings: JobSettings) -> "Embedder":
-    """Return an embedder with a new cache, so that earlier uses of the model do not change the last digits."""
-    from torchelmo.bilm.fast.cache import TokenVectorCache
-    from torchelmo.embedder import Embedder, EmbedSettings
+    """Return the embedder of a job."""
+    from torchelmo.embedder import EmbedSettings
 
     choice: Any = settings.layers
     if choice in ("sum", "concat"):
@@ -161,7 +157,7 @@ def _make_embedder(elmo: "Elmo", settings: JobSettings) -> "Embedder":
         kernels="fixed",  # a resumed run, in another process, must write the same bytes
         state=settings.state,  # type: ignore[arg-type]
     )
-    return Embedder(elmo.bilm, elmo.mixes[0], TokenVectorCache(elmo.token_cache.capacity), embed_settings)
+    return elmo.embedder(embed_settings)
 
 
 def _embed(embedder: "Embedder", lines: Iterator[Line], settings: JobSettings) -> Iterator[Array]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -14,12 +13,13 @@ import numpy as np
 from torchelmo.bulk.compute import JobSettings, embed_blocks, make_settings, open_model, shape_function, split_rows
 from torchelmo.bulk.outputs import Hdf5Output, Line, NpzOutput, Output, Shape
 from torchelmo.bulk.parquet import ParquetOutput
-from torchelmo.bulk.partial import PartialOutput, is_ours, partial_folder, remove_partial, text_bytes
+from torchelmo.bulk.partial import KIND, PartialOutput, text_bytes
 from torchelmo.bulk.vectors import VectorFile
-from torchelmo.errors import InputError, OutputError, OutputExistsError, TorchelmoError, WrongCallError
+from torchelmo.errors import InputError, OutputError, OutputExistsError, TorchelmoError
 from torchelmo.files import require_file, source_name
 from torchelmo.progress import Advance, progress
 from torchelmo.text.rows import Row, RowReader
+from torchelmo.unfinished import check_output, is_partial, partial_folder
 
 if TYPE_CHECKING:
     from torchelmo.elmo import Elmo
@@ -187,33 +187,8 @@ def _write_vectors(job: PartialOutput, elmo: "Elmo", settings: JobSettings, outp
 
 def check_paths(input: str | Path, out: Path, *, resume: bool, overwrite: bool) -> None:
     """Check everything about the paths of `embed_file` that can be known before any work."""
-    if resume and overwrite:
-        raise WrongCallError(
-            "Expected resume=True, which continues a run, or overwrite=True, which starts again; got both."
-        )
-    if out.suffix not in FORMATS:
-        raise WrongCallError(f"`out` {out}: expected a name that ends in {', '.join(FORMATS)}.")
-    if str(input) != "-":
-        require_file(input, "a text file")
-        if out.exists() and os.path.samefile(input, out):
-            raise WrongCallError(f"`out` {out}: is the input itself. Choose another name.")
-    if out.is_dir():
-        raise WrongCallError(f"`out` {out}: expected the name of a file, found a directory.")
-    if out.exists() and not (overwrite or resume):
-        raise OutputExistsError(f"`out` {out}: exists. Choose another name, or replace it with overwrite=True.")
-    partial = partial_folder(out)
-    if not partial.exists() and not partial.is_symlink():
-        return
-    if not is_ours(partial):
-        raise OutputExistsError(
-            f"{partial}: expected the unfinished output of an earlier run, found something else, which was left alone. "
-            "Move it away, or choose another `out`."
-        )
-    if not (resume or overwrite):
-        raise OutputExistsError(
-            f"{partial}: an earlier run was interrupted. Continue it with resume=True, or start again with "
-            "overwrite=True."
-        )
+    inputs = [] if str(input) == "-" else [require_file(input, "a text file")]
+    check_output(out, KIND, resume=resume, overwrite=overwrite, suffixes=list(FORMATS), inputs=inputs)
 
 
 def _check_text(reader: RowReader) -> int | None:
@@ -255,8 +230,8 @@ def _already_complete(out: Path, settings: JobSettings, shape: Shape, reader: Ro
                 f"`out` {out}: exists, with {name} = {found.get(name)!r}, and this call has {value!r}. "
                 "Choose another name, or replace it with overwrite=True."
             )
-    if is_ours(partial_folder(out)):
-        remove_partial(partial_folder(out))  # the process was killed after the output had got its name
+    if is_partial(partial_folder(out), KIND):
+        PartialOutput(out, {}).remove()  # the process was killed after the output had got its name
     return _result(out, settings, shape, n_lines, n_tokens)._replace(already_complete=True)
 
 

@@ -9,7 +9,6 @@ journal.jsonl   how many lines are written and safe, with a checksum of each par
 lock            held by the process that writes here
 """
 
-import contextlib
 import hashlib
 import io
 import json
@@ -24,24 +23,16 @@ from typing import Any
 import numpy as np
 
 from torchelmo.bulk.outputs import Array, Line, Names, Output
-from torchelmo.errors import OutputError, TorchelmoError, WrongCallError, short_repr
-from torchelmo.files import (
-    flush_to_disk,
-    hold_lock,
-    make_folders,
-    os_errors_as_output_error,
-    parse_json,
-    read_json,
-    remove_empty_folders,
-    write_json,
-)
+from torchelmo.errors import TorchelmoError, WrongCallError, short_repr
+from torchelmo.files import flush_to_disk, os_errors_as_output_error, parse_json
 from torchelmo.text.tokenize import Token
+from torchelmo.unfinished import Unfinished, compare_settings
 
-MARKER = "torchelmo embed, unfinished output, version 1"
-_FILES = ("journal.jsonl", "finished", "output", "layout.npz", "lines.jsonl", "lock", "settings.json")
+KIND = "embed"
+_FILES = ("journal.jsonl", "finished", "output", "layout.npz", "lines.jsonl")
 
 
-class PartialOutput:
+class PartialOutput(Unfinished):
     """An unfinished output: `read_text`, then `lay_out`, then `append` and `commit`, then `finish`.
 
     Args:
@@ -50,46 +41,17 @@ class PartialOutput:
     """
 
     def __init__(self, out: Path, settings: Mapping[str, Any]) -> None:
-        self.out = out
-        self.settings = dict(settings)
-        self.folder = partial_folder(out)
+        super().__init__(out, KIND, settings, _FILES)
         self.path = self.folder / "output"
-        self.n_committed = 0  # lines whose vectors are written and safe
-        self._started = False  # by this process: then it may remove the folder
         self._n_written = 0
         self._checksum = 0  # of the records since the last commit
         self.counts: Array = np.zeros(0, dtype=np.int64)  # (n_lines,): tokens
         self._places: Array = self.counts  # (n_lines,): the start of the record of each line
-        self._stack = contextlib.ExitStack()
-
-    @contextlib.contextmanager
-    def open(self) -> Iterator["PartialOutput"]:
-        """Create the folder if necessary, and lock it. After a failure, remove it if nothing in it is safe yet."""
-        created: list[Path] = []
-        with contextlib.ExitStack() as self._stack:
-            with os_errors_as_output_error(self.folder):
-                created = make_folders(self.folder)
-            try:
-                self._stack.enter_context(hold_lock(self.folder / "lock", str(self.folder)))
-                yield self
-            except BaseException as error:
-                self._stack.close()
-                if self.n_committed:
-                    error.add_note(
-                        f"{self.folder} has the first {self.n_committed:,} lines; continue with resume=True."
-                    )
-                elif self._started:
-                    remove_partial(self.folder)
-                remove_empty_folders(created)
-                raise
 
     def start(self, lines: Iterator[Line], output: Output) -> None:
         """Start from the beginning: store the tokens, lay out the output, and record the settings."""
-        self._started = True
-        for name in _FILES:
-            if name != "lock":
-                (self.folder / name).unlink(missing_ok=True)
-        write_json(self.folder / "settings.json", {"format": MARKER, "complete": False})
+        self.clear()
+        self.write_card(complete=False)
         with os_errors_as_output_error(self.folder):
             counts, digest, ids, ends = [], hashlib.sha256(), bytearray(), array("q")
             with open(self.folder / "lines.jsonl", "wb") as stream:
@@ -112,14 +74,13 @@ class PartialOutput:
             for name in ("lines.jsonl", "output", "layout.npz"):
                 flush_to_disk(self.folder / name)
             content = {
-                "format": MARKER,
                 "complete": True,
                 "text_sha256": digest.hexdigest(),
                 "layout_sha256": hashlib.sha256((self.folder / "layout.npz").read_bytes()).hexdigest(),
                 "laid_out": self._checksum_laid_out(output, self.path.stat().st_size),
                 "settings": self.settings,
             }
-        write_json(self.folder / "settings.json", content)
+        self.write_card(**content)
         self._open()
 
     def resume(self, lines: Iterator[Line], output: Output) -> bool:
@@ -129,20 +90,10 @@ class PartialOutput:
             WrongCallError: The run was started with other settings or another text.
             OutputError: A file in the folder is damaged.
         """
-        if not (self.folder / "settings.json").exists():
+        card = self.read_card()
+        if card is None or not card.get("complete"):
             return False
-        card = self._read_card()
-        if not card.get("complete"):
-            return False
-        settings = card.get("settings")
-        if not isinstance(settings, dict):
-            raise self._damaged("settings.json: expected settings")
-        for name, value in self.settings.items():
-            if settings.get(name) != value:
-                raise WrongCallError(
-                    f"{self.folder}: was started with {name} = {short_repr(settings.get(name))}, this call has "
-                    f"{short_repr(value)}. Use resume=True with the arguments of the first call, or overwrite=True."
-                )
+        compare_settings(card.get("settings"), self.settings, self.folder)
         self._check_files()
         self._compare_text(lines, card.get("text_sha256"), output)
         self._read_layout(card, output)
@@ -183,10 +134,7 @@ class PartialOutput:
         """Complete the output, rename it to OUT and remove the folder."""
         with os_errors_as_output_error(self.out):
             output.finish(self.path, self.lines, self.counts, self._places)
-            flush_to_disk(self.path)
-            os.replace(self.path, self.out)
-        self._stack.close()
-        remove_partial(self.folder)
+        self.publish("output")
 
     def _open(self) -> None:
         with os_errors_as_output_error(self.folder):
@@ -196,15 +144,6 @@ class PartialOutput:
             self._journal = os.open(self.folder / "journal.jsonl", flags, 0o666)
             self._stack.callback(os.close, self._journal)
 
-    def _read_card(self) -> dict[str, Any]:
-        try:
-            card = read_json(self.folder / "settings.json", "the settings of an unfinished output")
-        except TorchelmoError as error:
-            raise self._damaged(str(error).rstrip(".")) from error
-        if not isinstance(card, dict) or card.get("format") != MARKER:
-            raise self._damaged("settings.json: expected the settings of an unfinished output")
-        return card
-
     def _check_files(self) -> None:
         """Check that all files are regular files: a pipe would block, and a link may lead to a file of someone else."""
         for name in ("lines.jsonl", "layout.npz", "output", "journal.jsonl"):
@@ -212,23 +151,23 @@ class PartialOutput:
             if name == "journal.jsonl" and not os.path.lexists(path):
                 continue  # the process was killed just before it was created
             if path.is_symlink() or not path.is_file():
-                raise self._damaged(f"{name}: expected a regular file")
+                raise self.damaged(f"{name}: expected a regular file")
 
     def _read_layout(self, card: Mapping[str, Any], output: Output) -> None:
         """Read the places of the vectors, and check that the output still is as it was laid out."""
         try:
             content = (self.folder / "layout.npz").read_bytes()
             if hashlib.sha256(content).hexdigest() != card.get("layout_sha256"):
-                raise self._damaged("layout.npz: the checksum is wrong")
+                raise self.damaged("layout.npz: the checksum is wrong")
             layout = np.load(io.BytesIO(content), allow_pickle=False)
             self.counts, self._places = layout["counts"], layout["places"]
             output.names = Names(len(self.counts), layout["ids"].tobytes(), layout["ends"])
             size = self.path.stat().st_size if card["laid_out"]["size"] else 0  # 0: the file grows with its records
             laid_out = self._checksum_laid_out(output, size)
         except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
-            raise self._damaged(f"its layout cannot be read ({error})") from error
+            raise self.damaged(f"its layout cannot be read ({error})") from error
         if laid_out != card["laid_out"]:
-            raise self._damaged("output: the checksum of everything but the vectors is wrong")
+            raise self.damaged("output: the checksum of everything but the vectors is wrong")
 
     def _checksum_laid_out(self, output: Output, size: int) -> dict[str, int]:
         """Return the size of the output as it was laid out, and the checksum of everything but the records."""
@@ -255,7 +194,7 @@ class PartialOutput:
             if stream.readline():
                 raise self._other_text("it had more lines")
         if found.hexdigest() != digest:
-            raise self._damaged("settings.json: the checksum of the text is wrong")
+            raise self.damaged("settings.json: the checksum of the text is wrong")
         output.settings["text_sha256"] = digest
 
     def _other_text(self, difference: str) -> WrongCallError:
@@ -294,40 +233,10 @@ class PartialOutput:
         self.n_committed = last
         return True
 
-    def _damaged(self, problem: str) -> OutputError:
-        return OutputError(f"{self.folder}: cannot be resumed: {problem}. Start again with overwrite=True.")
-
 
 def text_bytes(text: str, id: str | None) -> bytes:
     """Return the bytes of a line that go into the checksum of a text."""
     return (text if id is None else f"{id}\t{text}").encode("utf-8", "surrogatepass") + b"\n"
-
-
-def partial_folder(out: Path) -> Path:
-    """Return the folder for the unfinished output of a run."""
-    return out.with_name(out.name + ".partial")
-
-
-def is_ours(folder: Path) -> bool:
-    """Whether a folder is an unfinished output that torchelmo wrote, and not something else of that name."""
-    if folder.is_symlink() or not folder.is_dir():
-        return False
-    if all(path.name == "lock" or path.name.startswith(".settings.json.") for path in folder.iterdir()):
-        return True  # its process was killed before the settings were written
-    try:
-        card = read_json(folder / "settings.json", "settings")
-    except TorchelmoError:
-        return False
-    return isinstance(card, dict) and card.get("format") == MARKER
-
-
-def remove_partial(folder: Path) -> None:
-    """Remove the files that torchelmo wrote, and the folder if nothing else is in it."""
-    for name in _FILES:  # the marker last
-        with contextlib.suppress(OSError):
-            (folder / name).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        folder.rmdir()
 
 
 def _encode_line(line: Line) -> bytes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchelmo.cli.exit import echo
+from torchelmo.cli.exit import echo, log
 from torchelmo.cli.options import (
     AsJson,
     BatchTokens,
@@ -18,7 +18,6 @@ from torchelmo.cli.options import (
     Pretokenized,
     Resume,
     Threads,
-    check_resume,
     check_text,
     language_of,
     load_elmo,
@@ -26,6 +25,7 @@ from torchelmo.cli.options import (
 from torchelmo.errors import InputError
 from torchelmo.files import source_name
 from torchelmo.progress import count
+from torchelmo.unfinished import check_output
 
 if TYPE_CHECKING:
     from torchelmo.analysis.wsd import Disambiguation
@@ -177,12 +177,13 @@ def words(
 
     gensim and other programs for static word vectors read the file. The text may have any size; it is read twice.
     """
-    from torchelmo.analysis.word_vectors import average_words
+    from torchelmo.analysis.word_vectors import KIND, average_words
 
-    check_resume(resume, overwrite)
     for text in texts:
         check_text(text)
+    check_output(out, KIND, resume=resume, overwrite=overwrite, inputs=texts)
     elmo = load_elmo(model, device, threads)
+    log.info("words: %s for %s", count(len(texts), "inputs"), out)
     found = average_words(
         elmo,
         texts,

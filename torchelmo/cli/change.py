@@ -23,6 +23,7 @@ from torchelmo.cli.options import (
 )
 from torchelmo.errors import InputError, WrongCallError
 from torchelmo.progress import count
+from torchelmo.unfinished import check_output
 
 
 def usages(
@@ -59,14 +60,14 @@ def usages(
 
     A text may have any size. A run that is interrupted leaves OUT.partial, never OUT.
     """
-    from torchelmo.analysis.usage_files import check_usages_output
+    from torchelmo.analysis.usage_files import KIND, SUFFIXES
     from torchelmo.analysis.usages import collect_usages, read_targets
 
     for text in texts:
         if text == "-":
             raise WrongCallError("-: expected text files. The text is read twice, so it cannot be standard input.")
         check_text(text)
-    check_usages_output(out, resume=resume, overwrite=overwrite)
+    check_output(out, KIND, resume=resume, overwrite=overwrite, suffixes=SUFFIXES, inputs=texts)
     forms = None if targets is None else read_targets(targets)
     elmo = load_elmo(model, device, threads)
     log.info("usages: %s for %s", count(len(texts), "inputs"), out)
