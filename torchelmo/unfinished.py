@@ -253,6 +253,18 @@ class GrowingOutput(Unfinished):
             for name in self._sizes:
                 self._streams[name] = self._stack.enter_context((self.folder / name).open("ab"))
 
+    def is_complete(self) -> bool:
+        """Return whether an earlier run wrote OUT, so that there is nothing to resume."""
+        if not self.out.exists():
+            return False
+        card = self.read_card()
+        if card is None:
+            return True
+        # A process that was killed between the renaming and the removal of the folder leaves only some of the files.
+        state = card.get("state")
+        begun = isinstance(state, dict) and bool(state.get("n"))
+        return begun and not all((self.folder / name).exists() for name in self._sizes)
+
     def write(self, name: str, data: bytes) -> None:
         """Append bytes to a file."""
         with os_errors_as_output_error(self.out):
@@ -273,6 +285,13 @@ class GrowingOutput(Unfinished):
                 os.fsync(stream.fileno())
         self.n_committed, self.state = n, state
         self._write_state()
+
+    def publish(self, name: str) -> None:
+        """Rename the file `name` of the folder, which is complete now, to OUT, and remove the folder."""
+        with os_errors_as_output_error(self.out):
+            for stream in self._streams.values():
+                stream.flush()
+        super().publish(name)
 
     def _write_state(self) -> None:
         state = {"n": self.n_committed, "sizes": self._sizes, "checksums": self._checksums, "job": self.state}

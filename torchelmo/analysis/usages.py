@@ -39,7 +39,7 @@ from torchelmo.progress import progress
 from torchelmo.text.reading import malformed
 from torchelmo.text.tables import TableReader
 from torchelmo.text.tokenize import Token, align, tokenizer_for
-from torchelmo.unfinished import check_output, compare_settings, partial_folder
+from torchelmo.unfinished import check_output, compare_settings
 
 COMMIT_SECONDS = 5.0  # a killed run loses no more work than this
 _BATCHES_AT_ONCE = 4  # batches that are sorted by length together; fixed, so that a resumed run forms the same batches
@@ -183,9 +183,10 @@ def collect_usages(
         "seed": seed,
         "batch_tokens": batch_tokens,
     }
-    if resume and out.exists() and not (partial_folder(out) / "settings.json").exists():
+    if resume and PartialUsages(out, settings, []).is_complete():
         with UsageFile(out) as usages:
             compare_settings(usages.settings, settings, out)
+            PartialUsages(out, settings, []).remove()
             return UsagesResult(out, usages.counts(), usages.dim, already_complete=True)
 
     def sentences() -> Iterator[UsageSentence]:

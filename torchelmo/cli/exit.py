@@ -1,4 +1,4 @@
-"""How a call prints and ends: results on standard output, one error message on standard error, and the exit code.
+"""How a call prints and ends: results on standard output or in a file, one error message on standard error, exit code.
 
 0 success · 1 the job failed · 2 the call was wrong
 130 Ctrl-C · 141 the reader of the output closed it · 143 SIGTERM
@@ -13,8 +13,10 @@ import os
 import re
 import signal
 import sys
+import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -28,9 +30,13 @@ from torchelmo.errors import (
     TorchelmoError,
     WrongCallError,
 )
-from torchelmo.files import os_errors_as_output_error, source_name
+from torchelmo.files import content_hash, os_errors_as_output_error, source_name
+from torchelmo.progress import count
+from torchelmo.unfinished import GrowingOutput, check_output
 
 SUCCESS, FAILED, WRONG_CALL, INTERRUPTED, PIPE_CLOSED, TERMINATED = 0, 1, 2, 130, 141, 143
+
+COMMIT_SECONDS = 5.0  # a killed run loses no more work than this
 
 log = logging.getLogger("torchelmo.cli")
 
@@ -112,17 +118,20 @@ class Table:
     With spaces as separators, nothing is quoted, as in a table that pandas prints; a space in a value becomes "_".
     """
 
-    def __init__(self, columns: Sequence[str], as_json: bool, separator: str = "\t") -> None:
+    def __init__(
+        self, columns: Sequence[str], as_json: bool, separator: str = "\t", output: "Output | None" = None
+    ) -> None:
         self.columns, self.as_json = columns, as_json
+        self._output = output or Output()
         self._buffer = io.StringIO()
         self._separator = separator
         self._writer = csv.writer(self._buffer, delimiter="\t", lineterminator="\n")
         self._n_rows = 0
-        if not as_json:
-            self._write(columns)
 
     def row(self, *values: Any) -> None:
         """Add a row; None is an empty field."""
+        if not self._n_rows and not self.as_json and not self._output.has_header(self.columns):
+            self._write(self.columns)
         self._n_rows += 1
         if self.as_json:
             self._buffer.write(json.dumps(dict(zip(self.columns, values)), ensure_ascii=False) + "\n")
@@ -136,16 +145,96 @@ class Table:
             self._buffer.write(" ".join("_".join(str(value).split(" ")) for value in values) + "\n")
 
     def print(self) -> None:
-        """Print the rows that were added since the last call."""
+        """Write the rows that were added since the last call, to standard output or the file."""
         if self._n_rows and (text := self._buffer.getvalue()):
-            echo(text.removesuffix("\n"))
+            self._output.write(text)
             self._buffer.seek(0)
             self._buffer.truncate()
 
     def end(self, files: Iterable[str], expected: str = "text") -> None:
         """Check that there was a row."""
-        if not self._n_rows:
+        if not self._n_rows and not self._output.state:
             raise InputError(f"{', '.join(map(source_name, files))}: expected {expected}, found none.")
+
+
+class Output:
+    """Where the results of a long command go: standard output, or the file of --out, which --resume can continue.
+
+    Attributes:
+        state: Plain data of the last commit of an interrupted run; empty at the beginning, and for standard output.
+    """
+
+    def __init__(self, job: GrowingOutput | None = None, *, can_resume: bool = False) -> None:
+        self._job, self._can_resume = job, can_resume
+        self.state: dict[str, Any] = {} if job is None else job.state
+        self._columns: Any = self.state.get("columns")
+        self._last = time.monotonic()
+
+    def has_header(self, columns: Sequence[str]) -> bool:
+        """Return whether the last rows have these columns already, so that the next ones need no header."""
+        before, self._columns = self._columns, list(columns)
+        return bool(before == self._columns)
+
+    def write(self, text: str) -> None:
+        """Write whole lines."""
+        if self._job is None and text:
+            echo(text.removesuffix("\n"))
+        elif self._job is not None:
+            self._job.write("output", text.encode("utf-8", "backslashreplace"))
+
+    def commit(self, n: int, **state: Any) -> None:
+        """Make the results safe, if the last commit was some seconds ago.
+
+        Args:
+            n: How many units are done.
+            **state: What the command needs to continue from here.
+        """
+        if self._job is not None and self._can_resume and time.monotonic() - self._last >= COMMIT_SECONDS:
+            self._job.commit(n, columns=self._columns, **state)
+            self._last = time.monotonic()
+
+
+@contextlib.contextmanager
+def open_output(
+    out: Path | None, kind: str, inputs: Sequence[str], settings: Mapping[str, Any], *, resume: bool, unit: str
+) -> Iterator[Output]:
+    """Open the output of a long command. The file of --out appears when the block has ended.
+
+    Args:
+        out: The file, or None for standard output.
+        kind: The name of the command.
+        inputs: The files that the command reads. Results from standard input or a pipe, which cannot be read again,
+            are not resumed.
+        settings: Everything else that determines the results.
+        resume: Continue an interrupted run, if there is one.
+        unit: What `Output.commit` counts, in the plural.
+    """
+    if out is None:
+        yield Output()
+        return
+    can_resume = all(path != "-" and Path(path).is_file() for path in inputs)
+    about = {"files": list(inputs), "text": [content_hash(path) for path in inputs] if can_resume else None}
+    log.info("%s: %s for %s", kind, count(len(inputs), "inputs"), out)
+    with GrowingOutput(out, kind, {**settings, **about}, unit=unit).open() as job:
+        job.begin(resume=resume)
+        yield Output(job, can_resume=can_resume)
+        job.publish("output")
+
+
+def check_table_output(out: Path | None, kind: str, inputs: Sequence[str], *, resume: bool, overwrite: bool) -> bool:
+    """Check --out, --resume and --overwrite before any work, and return whether there is anything left to do."""
+    if out is None:
+        if resume or overwrite:
+            flag = "--resume" if resume else "--overwrite"
+            raise WrongCallError(f"{flag}: expected --out FILE, the file to write, with it.")
+        return True
+    check_output(out, kind, resume=resume, overwrite=overwrite, inputs=inputs)
+    job = GrowingOutput(out, kind, {})
+    if not (resume and job.is_complete()):
+        return True
+    job.remove()
+    log.info("%s: was already complete; nothing was done.", out)
+    return False
 
 
 def escape_control(text: str) -> str:

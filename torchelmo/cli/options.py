@@ -46,6 +46,10 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, for example optim.lr=0.01. Can be repeated."),
 ]
+TableOut = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FILE", help="Write the results to this file, which --resume can continue."),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run. A finished run is left as it is.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing output.")]
 

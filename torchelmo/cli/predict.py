@@ -2,13 +2,14 @@
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from torchelmo.cli.exit import Table, echo
+from torchelmo.cli.exit import Output, Table, check_table_output, echo, open_output
 from torchelmo.cli.options import (
     AsJson,
     BatchTokens,
@@ -16,8 +17,11 @@ from torchelmo.cli.options import (
     Lang,
     Model,
     ModelAndTexts,
+    Overwrite,
     Pretokenized,
+    Resume,
     State,
+    TableOut,
     Threads,
     language_of,
     load_bilm,
@@ -25,11 +29,11 @@ from torchelmo.cli.options import (
 )
 from torchelmo.errors import InputError, MissingFileError, WrongCallError
 from torchelmo.files import source_name
-from torchelmo.progress import count
+from torchelmo.progress import count, progress
 
 if TYPE_CHECKING:
     from torchelmo import BiLM
-    from torchelmo.lm.predict import Perplexity
+    from torchelmo.lm.predict import Perplexity, Substitute
     from torchelmo.text.tokenize import Token
 
 
@@ -54,7 +58,6 @@ def perplexity(
     from torchelmo.lm.predict import combine
     from torchelmo.lm.predict import perplexity as measure
     from torchelmo.lm.preparation import expand
-    from torchelmo.progress import progress
 
     model, texts = split_model_and_texts(arguments, model)
     files = expand(texts, folders=True)
@@ -101,6 +104,9 @@ def substitutes(
     pretokenized: Pretokenized = False,
     device: Device = "auto",
     threads: Threads = None,
+    out: TableOut = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the words that both directions expect at each place, as tab-separated values or as JSON lines.
@@ -115,49 +121,62 @@ def substitutes(
     if targets is not None and word:
         raise WrongCallError("--targets: expected either --targets or --word, got both.")
     model, files = model_and_files(arguments, model)
+    if not check_table_output(out, "substitutes", files, resume=resume, overwrite=overwrite):
+        return
     forms = None if targets is None else read_targets(targets)
     bilm = load_bilm(model, device, threads)
     language_model(bilm)  # a missing softmax is an error before the table starts
-    if forms is not None:
-        _print_expectations(bilm, places_of(files, language_of(bilm, lang, pretokenized)), forms, top, files)
-        return
-    table = Table([*PLACE, "token", "rank", "substitute", "probability"], as_json)
-    with progress_of("substitutes") as advance:
-        for place in places_of(files, language_of(bilm, lang, pretokenized)):
-            tokens = [token.text for token in place.tokens]
-            positions = [i for i, token in enumerate(tokens) if not word or token in word]
-            for i, found in zip(positions, expect(bilm, tokens, positions, top=top)):
-                for rank, (other, p) in enumerate(found, 1):
-                    table.row(*place.columns(i), tokens[i], rank, other, float(f"{p:.6g}"))
-            table.print()
-            advance(len(tokens))
-    table.end(files, f"the word{'s' if word and len(word) > 1 else ''} {', '.join(word)}" if word else "text")
+    language = language_of(bilm, lang, pretokenized)
+    wanted = forms or word
+    settings = {"fingerprint": bilm.fingerprint(), "top": top, "word": word, "targets": forms, "lang": language}
+    with open_output(
+        out, "substitutes", files, {**settings, "json": as_json}, resume=resume, unit="sentences"
+    ) as output:
+        table = Table([*PLACE, "token", "rank", "substitute", "probability"], as_json, output=output)
+        n_done, n_found = (int(output.state.get(name, 0)) for name in ("sentences", "found"))
+        with progress_to("substitutes", count_lines(files), output, "lines") as reach:
+            for place in islice(places_of(files, language), n_done, None):
+                tokens = [token.text for token in place.tokens]
+                positions = [i for i, token in enumerate(tokens) if not wanted or token in wanted]
+                found = expect(bilm, tokens, positions, top=top)
+                if forms is not None:
+                    output.write(_expectations(bilm, place, positions, found, forms, top))
+                else:
+                    for i, some in zip(positions, found):
+                        for rank, (other, p) in enumerate(some, 1):
+                            table.row(*place.columns(i), tokens[i], rank, other, float(f"{p:.6g}"))
+                    table.print()
+                n_done, n_found = n_done + 1, n_found + len(positions)
+                reach(place.n_lines)
+                output.commit(n_done, sentences=n_done, found=n_found, done=place.n_lines)
+        if not n_found:
+            named = f"the word{'s' if len(word) > 1 else ''} {', '.join(word)}" if word else "text"
+            expected = named if forms is None else "a target word"
+            raise InputError(f"{', '.join(map(source_name, files))}: expected {expected}, found none.")
+    print_size(out, n_done, "sentences")
 
 
-def _print_expectations(
-    bilm: "BiLM", places: "Iterable[Place]", forms: dict[str, str], top: int, files: list[str]
-) -> None:
-    """Print a JSON line for each target: the words that each direction expects, with the keys of simple_elmo."""
-    from torchelmo.lm.predict import substitutes as expect
+def _expectations(
+    bilm: "BiLM",
+    place: "Place",
+    positions: list[int],
+    joint: "list[list[Substitute]]",
+    forms: dict[str, str],
+    top: int,
+) -> str:
+    """Return a JSON line for each target: the words that each direction expects, with the keys of simple_elmo."""
     from torchelmo.lm.predict import substitutes_by_direction
 
-    n_found = 0
-    with progress_of("substitutes") as advance:
-        for place in places:
-            tokens = [token.text for token in place.tokens]
-            positions = [i for i, token in enumerate(tokens) if token in forms]
-            joint = expect(bilm, tokens, positions, top=top)
-            for i, both, each in zip(positions, joint, substitutes_by_direction(bilm, tokens, positions, top=top)):
-                record: dict[str, Any] = dict(zip(PLACE, place.columns(i)))
-                record |= {"lemma": forms[tokens[i]], "token": tokens[i], "candidate_words": [one.word for one in both]}
-                for direction, (ids, words, log_p) in each.items():
-                    values = [round(value, 4) for value in log_p]
-                    record[direction] = {"candidates": ids, "candidate_words": words, "logp": values}
-                echo(json.dumps(record, ensure_ascii=False))
-                n_found += 1
-            advance(len(tokens))
-    if not n_found:
-        raise InputError(f"{', '.join(map(source_name, files))}: expected a target word, found none.")
+    tokens = [token.text for token in place.tokens]
+    lines = []
+    for i, both, each in zip(positions, joint, substitutes_by_direction(bilm, tokens, positions, top=top)):
+        record: dict[str, Any] = dict(zip(PLACE, place.columns(i)))
+        record |= {"lemma": forms[tokens[i]], "token": tokens[i], "candidate_words": [one.word for one in both]}
+        for direction, (ids, words, log_p) in each.items():
+            values = [round(value, 4) for value in log_p]
+            record[direction] = {"candidates": ids, "candidate_words": words, "logp": values}
+        lines.append(json.dumps(record, ensure_ascii=False) + "\n")
+    return "".join(lines)
 
 
 PLACE = ("file", "line", "sentence", "position", "start", "end")
@@ -171,6 +190,7 @@ class Place(NamedTuple):
     sentence: int  # its number in the line
     first: int  # the position of its first token in the line
     tokens: "list[Token]"
+    n_lines: int  # that were read so far, of all files
 
     def columns(self, i: int) -> tuple[str, int, int, int, int, int]:
         """Return the columns PLACE of token number `i`, or of the end of the sentence if there is no such token."""
@@ -187,12 +207,38 @@ def model_and_files(arguments: list[str], model: str | None) -> tuple[str | None
 
 
 @contextlib.contextmanager
-def progress_of(what: str, unit: str = "tokens") -> Iterator[Any]:
-    """Show the progress of a command whose total is not known."""
-    from torchelmo.progress import progress
+def progress_to(what: str, total: int | None, output: Output, unit: str) -> Iterator[Callable[[int], None]]:
+    """Show the progress of a command, from `done` in the state of its output.
 
-    with progress(what, unit=unit) as advance:
-        yield advance
+    Yields:
+        A function to call with the number of units that are done since the beginning.
+    """
+    reached = int(output.state.get("done", 0))
+    with progress(what, total, done=reached, unit=unit) as advance:
+
+        def reach(n: int) -> None:
+            nonlocal reached
+            advance(n - reached)
+            reached = n
+
+        yield reach
+        if total is not None and reached < total:
+            reach(total)  # blank lines at the end
+
+
+def count_lines(files: Iterable[str]) -> int | None:
+    """Return the number of lines, or None for text that can be read only once. Text with errors is found now."""
+    from torchelmo.files import read_lines
+
+    if not all(Path(file).is_file() for file in files):
+        return None
+    return sum(1 for file in files for _ in read_lines(file))
+
+
+def print_size(out: Path | None, n: int, unit: str) -> None:
+    """Print what was written to --out."""
+    if out is not None:
+        echo(f"{out}: {count(n, unit)}")
 
 
 def _sentences(file: str, lang: str | None) -> Iterator[list[str]]:
@@ -210,15 +256,17 @@ def places_of(files: Iterable[str], lang: str | None) -> Iterator[Place]:
     from torchelmo.files import read_lines
     from torchelmo.text.tokenize import align, tokenizer_for
 
+    n_lines = 0
     for file in files:
         for number, text in enumerate(read_lines(file), 1):
+            n_lines += 1
             if lang is None:
                 sentences = align([words], text) if (words := text.split()) else []
             else:
                 sentences = tokenizer_for(lang).spans(text)
             first = 0
             for index, tokens in enumerate(sentences):
-                yield Place(source_name(file), number, index, first, tokens)
+                yield Place(source_name(file), number, index, first, tokens, n_lines)
                 first += len(tokens)
 
 

@@ -21,6 +21,7 @@ from torchelmo.text.reading import malformed
 from torchelmo.text.tables import TableReader, column_names
 from torchelmo.text.tokenize import align, tokenizer_for
 
+SENTENCES_PER_BLOCK = 1024  # that are scored together: a run can be resumed between two blocks
 _BLOCK = 2048  # words that are split into sentences at once
 _Owned: TypeAlias = tuple[list[str], list[int]]  # the tokens of a sentence, and the number of the word of each
 
@@ -42,6 +43,14 @@ class WordScore(NamedTuple):
     bits: dict[str, float]  # −log₂ p, added over the tokens
     ranks: dict[str, int]  # of the token that the direction reads first
     entropies: dict[str, float]  # in bits, of the distribution before the direction reads the word
+
+
+class TableState(NamedTuple):
+    """How far `surprisal_table` is: plain data, from which it can continue."""
+
+    n_rows: int
+    before: list[list[Any]]  # values of the words before, the last one first, for the columns of spill-over
+    group: str | None
 
 
 def word_surprisal(
@@ -77,41 +86,77 @@ def word_surprisal(
         >>> [one.tokens for one in found]
         [['The'], ['owners', "'"], ['garden', '.']]
     """
+    found = _scored_words(bilm, words, 0, state, lang, batch_tokens, rank, entropy)
+    return (one for one in found if one is not None)
+
+
+def _scored_words(
+    bilm: BiLM, words: Iterable[Word], first: int, state: State, lang: str | None, batch_tokens: int, *extra: bool
+) -> Iterator[WordScore | None]:
+    """Yield the surprisal of the words from number `first` on, and None after each block of sentences.
+
+    Blocks are independent of each other and the same in every run. So a run with the number of words before a None as
+    `first` gives the same numbers for the rest, bit for bit.
+    """
     pending: deque[_Pending] = deque()
-    counter = 0
+    n_read = n_done = 0
 
     def read() -> Iterator[tuple[int, Word]]:
-        nonlocal counter
+        nonlocal n_read
         for word in words:
             pending.append(_Pending(word))
-            yield counter, word
-            counter += 1
+            yield n_read, word
+            n_read += 1
 
-    owners: deque[list[int]] = deque()
-
-    def sentences(group: Iterable[tuple[int, Word]]) -> Iterator[list[str]]:
-        for tokens, numbers in _split_group(group, lang):
-            owners.append(numbers)
-            yield tokens
-
-    def measure(text: Iterable[list[str]]) -> Iterator[Scores]:
-        return scores(bilm, text, state=state, batch_tokens=batch_tokens, rank=rank, entropy=entropy)
+    def take(n: int) -> Iterator[WordScore]:
+        """Yield the words before number `n`: no later sentence has tokens of them."""
+        nonlocal n_done
+        while n_done < n:
+            word = pending.popleft()
+            n_done += 1
+            if n_done > first:
+                yield word.result()
 
     groups = (group for _, group in groupby(read(), key=lambda item: item[1].group))
-    results: Iterator[Scores]
-    if state == "carry":
-        results = chain.from_iterable(measure(sentences(group)) for group in groups)
-    else:
-        results = measure(chain.from_iterable(map(sentences, groups)))
-    done = 0
-    for result in results:
-        numbers = owners.popleft()
-        for _ in range(numbers[0] - done):  # no later sentence has tokens of these words
-            yield pending.popleft().result()
-        done = numbers[0]
-        for i, number in enumerate(numbers):
-            pending[number - done].add(result, i)
-    yield from (word.result() for word in pending)
+    parts = (_split_group(group, lang) for group in groups)
+    blocks: Iterable[Iterable[_Owned]] = parts if state == "carry" else _blocks(chain.from_iterable(parts))
+    rank, entropy = extra
+    for block in blocks:
+        sentences = iter(block)
+        if (head := next(sentences, None)) is None:
+            continue
+        sentences = chain([head], sentences)
+        if head[1][0] < first:  # an earlier run did this block
+            yield from take(deque(sentences, maxlen=1)[0][1][-1] + 1)
+            continue
+        owners: deque[list[int]] = deque()
+        tokens = _tokens(sentences, owners)
+        for result in scores(bilm, tokens, state=state, batch_tokens=batch_tokens, rank=rank, entropy=entropy):
+            numbers = owners.popleft()
+            yield from take(numbers[0])
+            for i, number in enumerate(numbers):
+                pending[number - n_done].add(result, i)
+        yield from take(numbers[-1] + 1)
+        yield None
+    yield from take(n_read)
+
+
+def _blocks(sentences: Iterable[_Owned]) -> Iterator[list[_Owned]]:
+    """Yield lists of sentences, cut where a sentence ends together with a word."""
+    block: list[_Owned] = []
+    for sentence in sentences:
+        if len(block) >= SENTENCES_PER_BLOCK and sentence[1][0] > block[-1][1][-1]:
+            yield block
+            block = []
+        block.append(sentence)
+    if block:
+        yield block
+
+
+def _tokens(sentences: Iterable[_Owned], owners: deque[list[int]]) -> Iterator[list[str]]:
+    for tokens, numbers in sentences:
+        owners.append(numbers)
+        yield tokens
 
 
 class _Pending:
@@ -196,6 +241,8 @@ def surprisal_table(
     spillover: int = 0,
     batch_tokens: int = 2048,
     progress: Callable[[int], object] | None = None,
+    resume_from: TableState | None = None,
+    checkpoint: Callable[[TableState], object] | None = None,
 ) -> tuple[list[str], Iterator[list[Any]]]:
     """Add surprisals to a table that has one word in each row.
 
@@ -214,6 +261,9 @@ def surprisal_table(
         spillover: Add the values of this many words before each word, in columns such as `forward_1`.
         batch_tokens: About how many tokens to process at once.
         progress: Called with the number of rows that were just finished.
+        resume_from: Yield only the rows after this state, which `checkpoint` got in an interrupted run.
+        checkpoint: Called from time to time, when the caller has taken all rows before the given state. With
+            `state="carry"`, this happens at the end of a group.
 
     Returns:
         The columns, those of the file first, and the rows, one for each row of the file. Missing values are None.
@@ -236,23 +286,25 @@ def surprisal_table(
 
     def rows() -> Iterator[list[Any]]:
         kept: deque[list[str]] = deque()
+        n_rows, values_before, last_group = resume_from or TableState(0, [], None)
 
         def words() -> Iterator[Word]:
-            for _, row in table:
-                kept.append(row)
+            for number, (_, row) in enumerate(table):
+                if number >= first:
+                    kept.append(row)
                 yield Word(
                     row[at[word]],
                     "" if group is None else row[at[group]],
                     None if sentence is None else row[at[sentence]],
                 )
 
-        found = word_surprisal(
-            bilm, words(), state=state, lang=lang, batch_tokens=batch_tokens, rank=rank, entropy=entropy
-        )
-        before: deque[list[Any]] = deque(maxlen=spillover)
-        last_group: str | None = None
-        n_rows = 0
-        for one in found:
+        first = n_rows
+        before: deque[list[Any]] = deque(values_before, maxlen=spillover)
+        for one in _scored_words(bilm, words(), first, state, lang, batch_tokens, rank, entropy):
+            if one is None:
+                if checkpoint is not None:
+                    checkpoint(TableState(n_rows, list(before), last_group))
+                continue
             n_rows += 1
             if one.word.group != last_group:
                 before.clear()
