@@ -1,7 +1,7 @@
 """Tables of experiments: which runs are started, kept and written."""
 
 import dataclasses
-import importlib.util
+import itertools
 import json
 import os
 import re
@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from facts import mentions
 from tiny_runs import write_data
-from tiny_tasks import pos_settings, write_ner, write_pos, write_toml
+from tiny_tasks import pos_settings, tagged, write_ner, write_pos, write_toml
 
+from torchelmo import Elmo
 from torchelmo.config import load_config
 from torchelmo.errors import ConfigError, MissingFileError, TrainingError
 from torchelmo.runs.checkpoint import checkpoints
@@ -381,18 +382,121 @@ def test_a_bilm_that_fails_fails_its_column_only(table, tmp_path):
     assert found["column"] == "Baseline"
 
 
-def test_the_page_of_the_paper_has_the_numbers_of_the_tables(tmp_path):
-    path = Path(__file__).parents[2] / "experiments" / "paper" / "page.py"
-    spec = importlib.util.spec_from_file_location("page", path)
-    page = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(page)
-    row, columns = Row("NER", "ner.toml", seeds=2), (Column("Baseline"), Column("ELMo"))
-    claim = Claim("ELMo improves", "ELMo", "Baseline", paper="92.2 > 90.2")
-    cells = [cell(row, columns[0], (88.0, 90.0)), cell(row, columns[1], (94.0, 96.0))]
-    write_table(Table("Table 1", columns, (row,), (claim,)), cells, tmp_path / "table1")
-    (tmp_path / "images").mkdir()
-    text = page.write_page(tmp_path, ["table1", "table2"], tmp_path / "images")
-    assert "| ELMo improves | NER | 92.2 > 90.2 | 95.00 against 89.00 | +6.00 ± 1.41 | holds | table1 |" in text
-    assert "1 comparisons: 1 hold, 0 do not hold, 0 are not decided." in text
-    assert "Not run yet: table2." in text
-    assert (tmp_path / "images" / "paper-table1.png").exists()
+SHARED = """
+title = "{title}"
+[[columns]]
+name = "Baseline"
+set = ["elmo.place='none'"]
+[[columns]]
+name = "{column}"
+set = ["elmo.place='input'", "elmo.l2={l2}"]
+[[rows]]
+name = "{row}"
+config = "pos.toml"
+"""
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """Train the runs of tables in this process; the folders of those that were trained."""
+    trained = []
+
+    def run_jobs(jobs, n_parallel, *, threads):
+        for job in jobs:
+            trained.append(job.config.out)
+            train(job.config)
+        return [job.outcome_on_disk() for job in jobs]
+
+    monkeypatch.setattr(tables, "run_jobs", run_jobs)
+    return trained
+
+
+def test_tables_share_runs_with_equal_settings(table, tmp_path, in_process):
+    """The names of rows and columns do not matter, and without ELMo its settings do not."""
+    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
+    first.write_text(SHARED.format(title="1", row="POS", column="with ELMo", l2=0.001))
+    second.write_text(SHARED.format(title="2", row="Tags", column="λ = 0.1", l2=0.1))
+    folders = {"runs": tmp_path / "runs", "cache": tmp_path / "cache"}
+    cells = run_table(first, tmp_path / "1", **folders)
+    assert len(in_process) == 6
+    in_process.clear()
+    others = run_table(second, tmp_path / "2", **folders)
+    assert len(in_process) == 3  # the baseline is there
+    assert others[0].folders == cells[0].folders
+    assert others[0].scores() == cells[0].scores()
+    assert {folder.parent for cell in (*cells, *others) for folder in cell.folders} == {tmp_path / "runs"}
+    written = json.loads((tmp_path / "2" / "table.json").read_text())["cells"]
+    assert [run["folder"] for run in written[0]["runs"]] == [str(folder) for folder in cells[0].folders]
+    in_process.clear()
+    run_table(second, tmp_path / "2", settings=["elmo.l2=0.001", "threads=1"], **folders)
+    assert in_process == []  # now it is the first table
+    run_table(second, tmp_path / "2", settings=["clip=1.0"], **folders)
+    assert len(in_process) == 6
+
+
+def test_cells_with_equal_settings_run_once(table, tmp_path, in_process):
+    table.write_text(
+        SHARED.format(title="T", row="POS", column="ELMo", l2=0.1).replace("place='input'", "place='none'")
+    )
+    cells = run_table(table, tmp_path / "out", runs=tmp_path / "runs")
+    assert len(in_process) == 3
+    assert cells[0].scores() == cells[1].scores()
+
+
+def test_three_seeds_and_four_columns_run_the_bilm_once(table, tmp_path, in_process, monkeypatch):
+    """One run fills the cache for all, and the results are those without a cache."""
+    columns = [
+        f"[[columns]]\nname = '{layers}'\nset = [\"elmo.layers='{layers}'\"]" for layers in ("all", "top", "0", "1")
+    ]
+    table.write_text("title = 'T'\n" + "\n".join(columns) + "\n[[rows]]\nname = 'POS'\nconfig = 'pos.toml'\n")
+    n_sentences = []
+    original = Elmo.stream
+
+    def stream(self, sentences, **settings):
+        n_sentences.append(len(sentences))
+        return original(self, sentences, **settings)
+
+    monkeypatch.setattr(Elmo, "stream", stream)
+    settings = ["elmo.place='input'"]
+    cells = run_table(table, tmp_path / "out", settings=settings)
+    assert len(in_process) == 12
+    distinct = {tuple(one.tokens) for n, seed in ((20, 1), (12, 2)) for one in tagged(n, seed=seed)}
+    assert [n for n in n_sentences if n] == [len(distinct)]
+    again = []
+    for cell, seed in itertools.product(cells, (1, 2, 3)):
+        config = load_config(TaskConfig, table.parent / "pos.toml", [*settings, *cell.column.set, f"seed={seed}"])
+        out = tmp_path / "alone" / cell.column.name / str(seed)
+        again.append(train(dataclasses.replace(config, out=out)).result.score)
+    assert again == [score for cell in cells for score in cell.scores()]
+
+
+def test_rows_can_be_run_alone_and_nothing_at_all(table, tmp_path, in_process):
+    table.write_text(TOML.replace("seeds = 2", "seeds = 1"))
+    run_table(table, tmp_path / "out", rows=["Named entities"], columns=["Baseline"])
+    assert [folder.parts[-3:] for folder in in_process] == [("named-entities", "baseline", "seed-1")]
+    in_process.clear()
+    cells = run_table(table, tmp_path / "out", train=False)
+    assert in_process == []
+    assert [len(cell.scores()) for cell in cells] == [0, 0, 1, 0]
+    with pytest.raises(ConfigError, match=mentions("table.toml", "row", "'SRL'", "'POS'")):
+        run_table(table, tmp_path / "out", rows=["SRL"])
+
+
+def test_shares_are_of_the_data_of_the_row(table, tmp_path, in_process):
+    table.write_text(
+        SHARED.format(title="T", row="POS", column="ELMo", l2=0.1).replace(
+            "[[columns]]", "shares = [0.5]\n[[columns]]", 1
+        )
+    )
+    (table.parent / "pos.toml").write_text("share = 0.4\n" + (table.parent / "pos.toml").read_text())
+    cells = run_table(table, tmp_path / "out", columns=["Baseline"])
+    settings = json.loads(next(cells[0].folders[0].glob("task.json")).read_text())["config"]
+    assert settings["share"] == 0.2
+
+
+def test_the_name_of_the_row_in_the_settings_of_a_column(table, tmp_path, bilm_folder):
+    row, column = Row("Named entities", Path("ner.toml")), Column("ELMo", ("elmo.model='models/{row}'",))
+    built = tables._CellJobs.build(
+        Table("T", (column,), (row,)), table.parent, Cell(row, column, None), tmp_path, [], tmp_path / "models", None
+    )
+    assert built.jobs[0].config.elmo.model == "models/named-entities"

@@ -32,6 +32,7 @@ class Disambiguation(NamedTuple):
     layers: dict[int, Counts]  # the scores of each layer
     n_seen: int  # test words with at least one sense in the training data
     n_senses: int  # senses of the test lemmas in the training data
+    correct: list[list[bool]]  # of each test word: the first sense, the most frequent sense, then the layers
 
 
 def disambiguate(
@@ -83,25 +84,27 @@ def disambiguate(
     keys = _candidate_keys(test, senses)
     collect_senses(classifier, elmo, relevant, keys, chosen, batch_tokens=batch_tokens, progress=progress)
     # One entry per method: the first sense, the most frequent sense, then the layers.
-    n_correct = np.zeros(2 + len(chosen), dtype=np.int64)
-    n_words = n_answered = n_seen = 0
+    n_methods = 2 + len(chosen)
+    correct: list[list[bool]] = []
+    n_answered = n_seen = 0
     for sentence, vectors in embed_items(elmo, test, lambda sentence: sentence.tokens, batch_tokens=batch_tokens):
         for word in sentence.words:
-            n_words += 1
             inventory = senses.get(word.lemma)
             if not inventory:
+                correct.append([False] * n_methods)
                 continue
             n_answered += 1
             candidates = [key for key in inventory if key in classifier.counts]
             n_seen += bool(candidates)
-            answers = [inventory[0]] * len(n_correct)
+            answers = [inventory[0]] * n_methods
             if candidates:
                 # max and argmax return the first of equal values, so WordNet's order breaks ties.
                 answers[1] = max(candidates, key=classifier.counts.__getitem__)
                 answers[2:] = classifier.predict(_word_vectors(vectors, word, chosen), candidates)
-            n_correct += [answer in word.senses for answer in answers]
-    scores = [Counts(n_words, n_answered, int(n)) for n in n_correct]
-    return Disambiguation(scores[0], scores[1], dict(zip(chosen, scores[2:])), n_seen, len(classifier.counts))
+            correct.append([answer in word.senses for answer in answers])
+    n_correct = [sum(column) for column in zip(*correct)] or [0] * n_methods
+    first, most_frequent, *of_layers = (Counts(len(correct), n_answered, n) for n in n_correct)
+    return Disambiguation(first, most_frequent, dict(zip(chosen, of_layers)), n_seen, len(classifier.counts), correct)
 
 
 def relevant_sentences(

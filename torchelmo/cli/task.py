@@ -229,12 +229,17 @@ def table(
         list[str] | None,
         typer.Option(help="Run only this column; can be repeated. Other columns are shown if they were run before."),
     ] = None,
+    row: Annotated[list[str] | None, typer.Option(help="Run only this row, as for --column; can be repeated.")] = None,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at the same time; they share the cores.")] = 1,
     cache: Annotated[
         Path | None, typer.Option(help="The folder for biLM layers, which all runs share. Default: OUT/cache.")
     ] = None,
     models: Annotated[
         Path | None, typer.Option(help="The folder for biLMs that columns train. Default: OUT/models.")
+    ] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option(help="A folder for runs that several tables share: equal settings are trained once."),
     ] = None,
 ) -> None:
     """Run a table of experiments, each with several seeds, and write it as Markdown, JSON and a plot.
@@ -243,7 +248,17 @@ def table(
     """
     from torchelmo.tasks.table.run import run_table
 
-    run_table(experiments, out, settings=settings or [], jobs=jobs, columns=column or [], cache=cache, models=models)
+    run_table(
+        experiments,
+        out,
+        settings=settings or [],
+        jobs=jobs,
+        columns=column or [],
+        rows=row or [],
+        cache=cache,
+        models=models,
+        runs=runs,
+    )
     echo((out / "table.md").read_text(encoding="utf-8"))
 
 

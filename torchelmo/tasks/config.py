@@ -20,6 +20,7 @@ class ElmoConfig(Config):
     model: str = ""  # what torchelmo.load accepts; empty for the model in the package
     layers: str = "all"  # "all" learns a mix of the layers; fixed: "top", "average", or an index such as "1"
     l2: NonNegativeFloat = 0.001  # λ of the penalty λ‖w‖² on the mix weights
+    gamma: Literal["learned", "fixed"] = "learned"  # the scale γ of a mix; "fixed" keeps it at 1
     layer_norm: bool = False
     dropout: Fraction = 0.5
     unfreeze: bool = False  # train the biLM with the task; its layers are not cached then

@@ -278,7 +278,9 @@ def _consume(items: Iterable[object], n_items: int, stop: Stop | None) -> bool:
 
 def _build_mix(n_layers: int, config: ElmoConfig) -> ScalarMix:
     if config.layers == "all":
-        return ScalarMix(n_layers, layer_norm=config.layer_norm)
+        mix = ScalarMix(n_layers, layer_norm=config.layer_norm)
+        mix.gamma.requires_grad_(config.gamma == "learned")
+        return mix
     if config.layers == "average":
         return ScalarMix(n_layers, layer_norm=config.layer_norm, trainable=False)
     layer = n_layers - 1 if config.layers == "top" else int(config.layers)

@@ -403,8 +403,8 @@ def _load_bilm(config: TaskConfig) -> BiLM | None:
 
 def _check_resumable(config: TaskConfig, checkpoint: Checkpoint, inputs: dict[str, str]) -> Progress:
     """Return the progress of a checkpoint, if it belongs to a run with these settings and inputs."""
-    before = _flat_settings(build_config(TaskConfig, checkpoint.settings, str(checkpoint.folder)))
-    now, changeable = _flat_settings(config), set(_CHANGEABLE)
+    before = flat_settings(build_config(TaskConfig, checkpoint.settings, str(checkpoint.folder)))
+    now, changeable = flat_settings(config), set(_CHANGEABLE)
     if config.optim.decay != "none" or 0 < config.optim.warmup < 1:
         changeable.remove("epochs")  # the learning rate of every step depends on it
     if "none" in (before["elmo.place"], now["elmo.place"]):  # then the other settings of ELMo have no effect
@@ -422,7 +422,7 @@ def _check_resumable(config: TaskConfig, checkpoint: Checkpoint, inputs: dict[st
     return progress
 
 
-def _flat_settings(config: TaskConfig) -> dict[str, Any]:
+def flat_settings(config: TaskConfig) -> dict[str, Any]:
     """Return every setting by its name on the command line, with the defaults of [data] and [model] filled in."""
     task, plain = find_task(config.task), config_to_dict(config)
     for table, cls in (("data", task.data_config), ("model", task.model_config)):

@@ -1,6 +1,7 @@
 """The processes of a table: one per task run, and one per biLM that a column needs."""
 
 import contextlib
+import hashlib
 import json
 import os
 import subprocess
@@ -15,12 +16,16 @@ from torchelmo.errors import TorchelmoError
 from torchelmo.files import os_errors_as_output_error
 from torchelmo.progress import progress
 from torchelmo.tasks.config import TaskConfig
-from torchelmo.tasks.runner import find_finished
+from torchelmo.tasks.runner import find_finished, flat_settings
 from torchelmo.tasks.task import Result
 
 Process: TypeAlias = subprocess.Popen[bytes]
 T = TypeVar("T")
 _POLL_SECONDS = 0.05
+# Settings that have no effect on the result of a run.
+_WITHOUT_EFFECT = frozenset(
+    "out checkpoint_every threads device elmo.memory_mb elmo.disk_mb elmo.cache elmo.cache_mb".split()
+)
 
 
 class JobOutcome(NamedTuple):
@@ -63,6 +68,14 @@ class TaskJob(NamedTuple):
         """Return the outcome of a run whose process has ended; a failure is explained by the last line of its log."""
         outcome = self.outcome_on_disk()
         return JobOutcome(failure=_last_line(self.config.out)) if outcome == JobOutcome() else outcome
+
+
+def run_name(config: TaskConfig) -> str:
+    """Return a name for a run that is the same for equal settings: the task and a hash of what affects the result."""
+    settings = {name: value for name, value in flat_settings(config).items() if name not in _WITHOUT_EFFECT}
+    if config.elmo.place == "none":  # then the other settings of ELMo have no effect
+        settings = {name: value for name, value in settings.items() if not name.startswith("elmo.")}
+    return f"{config.task}-{hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]}"
 
 
 class BilmJob(NamedTuple):

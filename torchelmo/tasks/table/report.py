@@ -49,12 +49,17 @@ class Decision(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Whether the claim holds: decided if the difference is more than twice its standard error."""
-        if math.isnan(self.error):
-            return "not decided: one seed"
-        if abs(self.difference) <= 2 * self.error:
-            return "not decided"
-        return "holds" if self.difference > 0 else "does not hold"
+        """Whether the claim holds."""
+        return judge(self.difference, self.error)
+
+
+def judge(difference: float, error: float) -> str:
+    """Return whether a claim holds: decided if the difference in its favor is more than twice its standard error."""
+    if math.isnan(error) and math.isfinite(difference):
+        return "not decided: one seed"
+    if abs(difference) <= 2 * error:
+        return "not decided"
+    return "holds" if difference > 0 else "does not hold"
 
 
 def to_markdown(table: Table, cells: Sequence[Cell]) -> str:
@@ -93,8 +98,8 @@ def to_json(table: Table, cells: Sequence[Cell]) -> dict[str, Any]:
                 "mean": cell.summary.mean,
                 "sd": cell.summary.sd,
                 "runs": [
-                    {**result.to_dict(), "history": history}
-                    for result, history in zip(cell.summary.results, cell.histories())
+                    {**result.to_dict(), "history": history, "folder": str(folder)}
+                    for result, history, folder in zip(cell.summary.results, cell.histories(), cell.folders)
                 ],
             }
             for cell in cells

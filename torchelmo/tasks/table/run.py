@@ -2,16 +2,17 @@
 
 import json
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import torch
 
 from torchelmo.config import load_config
 from torchelmo.errors import ConfigError, TrainingError
 from torchelmo.formats.load import find_model
 from torchelmo.tasks.config import TaskConfig
-from torchelmo.tasks.table.jobs import BilmJob, JobOutcome, TaskJob, run_jobs
+from torchelmo.tasks.table.jobs import BilmJob, JobOutcome, TaskJob, run_jobs, run_name
 from torchelmo.tasks.table.plots import write_table
 from torchelmo.tasks.table.report import Cell
 from torchelmo.tasks.table.spec import Column, Row, Table, read_table, slug
@@ -27,8 +28,11 @@ def run_table(
     settings: Sequence[str] = (),
     jobs: int = 1,
     columns: Sequence[str] = (),
+    rows: Sequence[str] = (),
     cache: Path | None = None,
     models: Path | None = None,
+    runs: Path | None = None,
+    train: bool = True,
 ) -> list[Cell]:
     """Run the experiments of a table that are not finished yet, and write the table.
 
@@ -41,8 +45,12 @@ def run_table(
         settings: "key=value" settings for every run.
         jobs: How many runs train at the same time. They share the cores.
         columns: The names of the columns to run. Other columns are shown if they were run before. Default: all.
+        rows: The names of the rows to run, in the same way.
         cache: The folder for the layers of frozen biLMs, which all runs share. Default: out/cache.
         models: The folder for biLMs that columns train. Default: out/models.
+        runs: A folder for the runs that several tables share: a run whose settings are those of a run of another table
+            is not repeated. The folder of each run is named by its settings. Default: out/runs, by row and column.
+        train: Run what is missing. False writes the table with the runs that are finished.
 
     Returns:
         The cells, row by row.
@@ -53,16 +61,18 @@ def run_table(
         TrainingError: Some runs failed. The message has the reason of each.
     """
     table = read_table(path)
-    unknown = [name for name in columns if name not in [column.name for column in table.columns]]
-    if unknown:
-        raise ConfigError(f"{path}: has no column {unknown[0]!r}; it has {[column.name for column in table.columns]}.")
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    for what, asked, items in (("column", columns, table.columns), ("row", rows, table.rows)):
+        names = [item.name for item in items]
+        unknown = [name for name in asked if name not in names]
+        if unknown:
+            raise ConfigError(f"{path}: has no {what} {unknown[0]!r}; it has {names}.")
+    threads = max(1, torch.get_num_threads() // jobs)
     settings = [f"elmo.cache={_quote(cache or out / 'cache')}", *settings, f"threads={threads}"]
     cells = [
-        _CellJobs.build(table, path.parent, cell, out, settings, models or out / "models")
+        _CellJobs.build(table, path.parent, cell, out, settings, models or out / "models", runs)
         for cell in _empty_cells(table)
     ]
-    wanted = [cell for cell in cells if not columns or cell.cell.column.name in columns]
+    wanted = [cell for cell in cells if train and cell.is_in(columns, rows)]
     given = {job.config.elmo for cell in wanted if cell.bilm is None for job in cell.jobs}
     for model in {elmo.model for elmo in given if elmo.place != "none"}:
         find_model(model or None)  # a wrong name is an error now, not after the first column
@@ -77,7 +87,8 @@ def run_table(
         outcomes |= {
             job.config.out: JobOutcome(failure=failure) if failure else job.outcome_on_disk() for job in cell.jobs
         }
-    unfinished = [job for cell in wanted for job in cell.jobs if outcomes[job.config.out] == JobOutcome()]
+    waiting = (job for cell in wanted for job in cell.jobs if outcomes[job.config.out] == JobOutcome())
+    unfinished = list({job.config.out: job for job in waiting}.values())  # two cells may share a run
     for job, outcome in zip(unfinished, run_jobs(unfinished, jobs, threads=threads)):
         outcomes[job.config.out] = outcome
     for cell in cells:
@@ -103,19 +114,32 @@ class _CellJobs(NamedTuple):
 
     @classmethod
     def build(
-        cls, table: Table, folder: Path, cell: Cell, out: Path, settings: Sequence[str], models: Path
+        cls,
+        table: Table,
+        folder: Path,
+        cell: Cell,
+        out: Path,
+        settings: Sequence[str],
+        models: Path,
+        runs: Path | None,
     ) -> "_CellJobs":
         row, column = cell.row, cell.column
         bilm = BilmJob(folder / column.bilm, models / slug(column.bilm.stem)) if column.bilm else None
-        changes = [*row.set, *column.set, *settings]
+        changes = [*row.set, *(one.replace("{row}", slug(row.name)) for one in column.set), *settings]
         if bilm is not None:
             changes.append(f"elmo.model={_quote(bilm.out)}")
         if cell.share != 1.0:
-            changes.append(f"share={cell.share}")
+            whole = load_config(TaskConfig, folder / row.config, changes)
+            changes.append(f"share={whole.share * cell.share:.6g}")
             if table.max_epochs:
-                epochs = load_config(TaskConfig, folder / row.config, changes).epochs
-                changes.append(f"epochs={max(epochs, min(table.max_epochs, round(epochs / cell.share)))}")
-        return cls(cell, list(_jobs(folder / row.config, cell, out, changes)), bilm)
+                epochs = max(whole.epochs, min(table.max_epochs, round(whole.epochs / cell.share)))
+                changes.append(f"epochs={epochs}")
+        return cls(cell, list(_jobs(folder / row.config, cell, out, changes, runs)), bilm)
+
+    def is_in(self, columns: Sequence[str], rows: Sequence[str]) -> bool:
+        """Return whether the cell is in these columns and rows; none given means all."""
+        in_columns = not columns or self.cell.column.name in columns
+        return in_columns and (not rows or self.cell.row.name in rows)
 
     def finished(self, outcomes: Mapping[Path, JobOutcome]) -> Cell:
         """Return the cell with the results of its finished runs."""
@@ -137,10 +161,13 @@ def _empty_cells(table: Table) -> Iterator[Cell]:
                 yield Cell(row, column, None, share)
 
 
-def _jobs(file: Path, cell: Cell, out: Path, settings: Sequence[str]) -> Iterator[TaskJob]:
+def _jobs(file: Path, cell: Cell, out: Path, settings: Sequence[str], runs: Path | None) -> Iterator[TaskJob]:
     for seed in range(1, cell.row.seeds + 1):
+        changes = (*settings, f"seed={seed}")
         folder = run_folder(out, cell.row, cell.column, cell.share, seed)
-        changes = (*settings, f"seed={seed}", f"out={_quote(folder)}")
+        if runs is not None:
+            folder = runs / run_name(load_config(TaskConfig, file, changes))
+        changes = (*changes, f"out={_quote(folder)}")
         yield TaskJob(file, changes, load_config(TaskConfig, file, changes))
 
 

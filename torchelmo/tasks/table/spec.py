@@ -17,7 +17,7 @@ class Column(Config):
     """[[columns]]: one way to train every row. The others are compared with the first one."""
 
     name: str
-    set: tuple[str, ...] = ()  # "key=value" settings, applied after those of the row
+    set: tuple[str, ...] = ()  # "key=value" settings, applied after those of the row; {row} is the name of the row
     bilm: Path | None = None  # a configuration of `pretrain`, relative to the table; its biLM is trained first
 
 
@@ -54,7 +54,7 @@ class Table(Config):
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     claims: tuple[Claim, ...] = ()
-    shares: tuple[float, ...] = (1.0,)  # of the training data; every row and column is trained on each
+    shares: tuple[float, ...] = (1.0,)  # of the training data of the row; every row and column is trained on each
     max_epochs: NonNegativeInt = 0  # smaller shares get as many steps, up to this many epochs; 0: as many epochs
     plot: Literal["bars", "shares", "epochs", "mixes"] = "bars"
 

@@ -1,0 +1,139 @@
+"""The results of the experiments as small JSON files, from which page.py writes the page of the paper.
+
+result.json of an experiment has
+
+    title                  of the experiment
+    tables                 [{"title", "head", "rows"}] for the page, which rounds the numbers
+    claims                 [{"text", "row", "better", "than", "difference", "standard_error", "over", "verdict"}]
+    runs, missing          the number of finished task runs, and of those that are not finished
+    minutes                the duration of all of them on one core, also of those that other tables share
+    commit, machine        the code and the computer that ran it
+"""
+
+import math
+import os
+import statistics
+import subprocess
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torchelmo.files import write_json
+from torchelmo.runtime import processor_name
+from torchelmo.tasks.table.report import judge
+
+HERE = Path(__file__).parent
+Settings = dict[str, Any]  # the content of a TOML file
+
+
+def save_result(path: Path, result: Settings) -> None:
+    """Write a result with the commit and the machine."""
+    machine = f"{processor_name()}, {os.cpu_count()} cores"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {**result, "commit": find_commit(), "machine": machine})
+
+
+def result_of_table(spec: Settings, found: Settings) -> Settings:
+    """Return the result of `torchelmo task table`: mean and standard deviation of every cell, mixes, and claims."""
+    cells = {(cell["row"], cell["column"], cell["share"]): cell for cell in found["cells"]}
+    columns = [column["name"] for column in spec["columns"]]
+    shares = spec.get("shares", [1.0])
+    rows, n_expected = [], 0
+    for row in spec["rows"]:
+        for share in shares:
+            of_row = [cells.get((row["name"], column, share)) for column in columns]
+            n_expected += row.get("seeds", 3) * len(columns)
+            metric = next((cell["runs"][0]["metric"] for cell in of_row if cell), "")
+            start = [row["name"], *([f"{100 * share:g} %"] if len(shares) > 1 else []), metric]
+            rows.append([*start, *(_show_cell(cell) for cell in of_row), row.get("paper", "")])
+    head = ["task", *(["share"] if len(shares) > 1 else []), "score", *columns, "in the paper"]
+    runs = [run for cell in found["cells"] for run in cell["runs"]]
+    claims = [
+        {
+            "text": claim["text"],
+            "row": claim["row"],
+            "better": statistics.fmean(claim["better"]),
+            "than": statistics.fmean(claim["than"]),
+            "unit": "epochs" if claim["measure"] == "epochs" else "",
+            "difference": claim["difference"],
+            "standard_error": claim["standard_error"],
+            "over": f"{min(len(claim['better']), len(claim['than']))} seeds",
+            "verdict": claim["verdict"],
+        }
+        for claim in found["claims"]
+    ]
+    return {
+        "title": found["title"],
+        "tables": [{"title": "", "head": head, "rows": rows}, *_mix_tables(found["cells"])],
+        "claims": claims,
+        "runs": len(runs),
+        "missing": n_expected - len(runs),
+        "minutes": sum(run["seconds"] + run["bilm_seconds"] for run in runs) / 60,
+    }
+
+
+def compare_pairs(text: str, row: str, better: Sequence[float], than: Sequence[float], over: str) -> Settings:
+    """Return a claim that is decided by paired values, such as the answers of two methods to the same questions."""
+    differences = [one - other for one, other in zip(better, than, strict=True)]
+    error = math.nan
+    if len(differences) > 1:
+        error = statistics.stdev(differences) / math.sqrt(len(differences))
+    return _claim(text, row, better, than, error, f"{len(differences):,} {over}")
+
+
+def compare_runs(text: str, row: str, better: Sequence[float], than: Sequence[float]) -> Settings:
+    """Return a claim that is decided by the scores of independent runs."""
+    error = math.nan
+    if min(len(better), len(than)) > 1:
+        error = math.sqrt(statistics.variance(better) / len(better) + statistics.variance(than) / len(than))
+    return _claim(text, row, better, than, error, f"{min(len(better), len(than))} seeds")
+
+
+def _claim(text: str, row: str, better: Sequence[float], than: Sequence[float], error: float, over: str) -> Settings:
+    difference = statistics.fmean(better) - statistics.fmean(than)
+    return {
+        "text": text,
+        "row": row,
+        "better": statistics.fmean(better),
+        "than": statistics.fmean(than),
+        "unit": "",
+        "difference": difference,
+        "standard_error": None if math.isnan(error) else error,
+        "over": over,
+        "verdict": judge(difference, error),
+    }
+
+
+def read_toml(path: Path) -> Settings:
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def find_commit() -> str:
+    run = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=HERE)
+    return run.stdout.strip() or "unknown"
+
+
+def _show_cell(cell: Settings | None) -> str:
+    if cell is None:
+        return "–"
+    metric, n = cell["runs"][0]["metric"], len(cell["runs"])
+    deviation = f" ± {cell['sd'][metric]:.2f}" if n > 1 else ""
+    return f"{cell['mean'][metric]:.2f}{deviation} ({n})"
+
+
+def _mix_tables(cells: Sequence[Settings]) -> list[Settings]:
+    """Return the learned mixes as means over the seeds."""
+    rows = []
+    for cell in cells:
+        for mixes in zip(*(run["mixes"] for run in cell["runs"])):
+            weights = [statistics.fmean(values) for values in zip(*(mix["weights"] for mix in mixes))]
+            gamma = statistics.fmean(mix["gamma"] for mix in mixes)
+            share = f"{100 * cell['share']:g} %"
+            rows.append([cell["row"], cell["column"], share, mixes[0]["place"], *weights, gamma])
+    if not rows:
+        return []
+    n_layers = max(len(row) for row in rows) - 5
+    padded = [[*row[:-1], *[""] * (n_layers + 5 - len(row)), row[-1]] for row in rows]
+    head = ["task", "column", "share", "place", *(f"layer {i}" for i in range(n_layers)), "γ"]
+    return [{"title": "Learned mixes", "head": head, "rows": padded}]
