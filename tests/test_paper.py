@@ -226,7 +226,8 @@ def test_the_page_shows_what_was_run_and_what_was_not(scripts, tmp_path):
     page.take_over(runs, results, tmp_path)
     found = page.write_page(results, tmp_path)
     assert f"| {text} | POS | 97.3 > 96.8 | 95.00 against 89.00 | +6.00 ± 1.41 (2 seeds) | holds | table6 |" in found
-    assert "| Context is better than the token alone | POS |  | – | – | not run yet | table6 |" in found
+    of_row = "layer 1 97.3, layer 2 96.8"
+    assert f"| Context is better than the token alone | POS | {of_row} | – | – | not run yet | table6 |" in found
     assert "Partly run: table6." in found
     assert "0 of 14 experiments are complete." in found
     assert "4 task runs, 8 more are not finished; 3 minutes of one core" in found
