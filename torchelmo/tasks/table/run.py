@@ -98,10 +98,10 @@ def run_table(
 
     found = [cell.finished(outcomes) for cell in cells]
     write_table(table, found, out)
-    runs = [job for cell in wanted for job in cell.jobs]
-    failures = [outcomes[job.config.out].failure for job in runs if outcomes[job.config.out].failure]
+    asked = [job for cell in wanted for job in cell.jobs]
+    failures = [outcomes[job.config.out].failure for job in asked if outcomes[job.config.out].failure]
     if failures:
-        raise TrainingError(f"{len(failures)} of {len(runs)} runs failed. {' '.join(dict.fromkeys(failures))}")
+        raise TrainingError(f"{len(failures)} of {len(asked)} runs failed. {' '.join(dict.fromkeys(failures))}")
     return found
 
 
