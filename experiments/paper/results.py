@@ -125,7 +125,8 @@ def _show_cell(cell: Settings | None) -> str:
 def _mix_tables(cells: Sequence[Settings]) -> list[Settings]:
     """Return the learned mixes as means over the seeds."""
     rows = []
-    for cell in cells:
+    learned = [cell for cell in cells if all(max(mix["weights"]) < 1 for run in cell["runs"] for mix in run["mixes"])]
+    for cell in learned:
         for mixes in zip(*(run["mixes"] for run in cell["runs"])):
             weights = [statistics.fmean(values) for values in zip(*(mix["weights"] for mix in mixes))]
             gamma = statistics.fmean(mix["gamma"] for mix in mixes)

@@ -98,10 +98,10 @@ def run_table(
 
     found = [cell.finished(outcomes) for cell in cells]
     write_table(table, found, out)
-    asked = [job for cell in wanted for job in cell.jobs]
-    failures = [outcomes[job.config.out].failure for job in asked if outcomes[job.config.out].failure]
+    started = [job for cell in wanted for job in cell.jobs]
+    failures = [outcomes[job.config.out].failure for job in started if outcomes[job.config.out].failure]
     if failures:
-        raise TrainingError(f"{len(failures)} of {len(asked)} runs failed. {' '.join(dict.fromkeys(failures))}")
+        raise TrainingError(f"{len(failures)} of {len(started)} runs failed. {' '.join(dict.fromkeys(failures))}")
     return found
 
 
