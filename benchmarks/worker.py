@@ -60,7 +60,8 @@ def torchelmo_fast(precision: str) -> Callable[[], Load]:
             def embed(sentences: Sentences) -> Any:
                 return elmo.embed(sentences, "mix", precision=precision)  # type: ignore[call-overload]
 
-            embed.clear_cache = elmo.token_cache.clear  # type: ignore[attr-defined]
+            cache: Any = getattr(elmo, "token_cache" if hasattr(elmo, "token_cache") else "words")  # an earlier name
+            embed.clear_cache = cache.clear  # type: ignore[attr-defined]
             return embed
 
         return load

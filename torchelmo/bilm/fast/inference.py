@@ -134,7 +134,7 @@ class FastInference:
                 "lstms",
                 precision,
                 (key, self.tuning),
-                lambda: _Recurrence(lstms, residual=self.residual, precision=precision, tuning=self.tuning),
+                lambda: Recurrence(lstms, residual=self.residual, precision=precision, tuning=self.tuning),
             )
             start = state or _zero_state(lstms, x, len(lengths))
             kernels = kernels if kernels == "fixed" else kernels_setting()
@@ -208,7 +208,7 @@ def pack(lengths: Sequence[int], device: torch.device) -> Packing:
 # The recurrence
 
 
-class _Recurrence:
+class Recurrence:
     """All LSTMs of a biLM with weights prepared for the kernels that were used so far."""
 
     def __init__(
@@ -233,7 +233,7 @@ class _Recurrence:
         hidden_after, cell_after = torch.empty_like(hidden), torch.empty_like(cell)
         with torch.inference_mode():
             packing = pack(lengths, x.device)
-            kernel = self._choose(packing.sizes) if kernels == "measured" else self.kernels[0]
+            kernel = self.choose(packing.sizes) if kernels == "measured" else self.kernels[0]
             places = [packing.backward if backward else packing.forward for backward in self.backward]
             below = torch.stack([x[place] for place in places])
             layers[0] = x.unsqueeze(1)
@@ -258,7 +258,7 @@ class _Recurrence:
             )
         return self._layers[product, j]
 
-    def _choose(self, sizes: Sequence[int]) -> Kernel:
+    def choose(self, sizes: Sequence[int]) -> Kernel:
         """Return the fastest kernel for steps of these sizes, measured with the first layer."""
         mean = sum(sizes) / max(1, len(sizes))
         rows = min(ROW_CLASSES, key=lambda rows: abs(math.log(rows / max(1.0, mean))))
