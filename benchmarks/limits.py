@@ -64,7 +64,7 @@ def main() -> None:
                 multiplying = 2 * rows * n_values / peak / 1e3
                 numbers = [n_values * 4 / 1e6, reading, multiplying, *found]
                 chosen = choose(config, rows)
-                exact = {name: time for name, time in zip(variants, found) if not name.startswith("FBGEMM")}
+                exact = {name: time for name, time in zip(variants, found) if not name.startswith(("float16", "int8"))}
                 more = exact[chosen] / min(exact.values()) - 1
                 cells = [*(f"{number:,.0f}" for number in numbers), f"{chosen} (+{more:.0%})"]
                 print(f"| {rows} rows | {' | '.join(cells)} |", flush=True)
@@ -102,9 +102,9 @@ def read(weights: Weights) -> None:
 def make_variants(weights: Weights) -> dict[str, Variant]:
     kinds: dict[str, Callable[[Tensor], Product]] = {"plain": PlainProduct, "oneDNN packed": PackedProduct}
     if has_half():
-        kinds["FBGEMM float16"] = HalfProduct
+        kinds["float16"] = HalfProduct
     if has_int8():
-        kinds["FBGEMM int8"] = lambda weight: Int8Product(quantize(weight))
+        kinds["int8"] = lambda weight: Int8Product(quantize(weight))
     stacked = [
         (torch.stack([pair[0] for pair in layer]), torch.stack([pair[1] for pair in layer])) for layer in zip(*weights)
     ]
