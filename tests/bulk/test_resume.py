@@ -12,7 +12,7 @@ import pytest
 from facts import mentions
 
 from torchelmo import BiLM, Elmo, embedder
-from torchelmo.bulk import VectorFile, compute, embed_file, job, outputs, partial
+from torchelmo.bulk import VectorFile, compute, embed_file, hdf5, job, outputs, partial
 from torchelmo.errors import ConfigError, InputError, OutputError, OutputExistsError, TorchelmoError, WrongCallError
 from torchelmo.files import hold_lock
 
@@ -162,7 +162,7 @@ def test_a_carried_state_is_computed_again(text, out, model, monkeypatch):
 
 POINTS = {
     "reading the text": "partial._encode_line",
-    "laying out the file": "outputs._boundaries",
+    "laying out the file": "outputs.np.cumsum",
     "before the first settings": "partial.np.savez",
     "before the first vector": "job._check_space",
     "writing a vector": "partial._write_at",
@@ -323,13 +323,13 @@ def test_too_little_space_is_known_before_the_work(text, tmp_path, model, monkey
 
 def test_ctrl_c_while_hdf5_is_written_is_not_lost(text, tmp_path, model, monkeypatch):
     """An exception out of a signal handler could be dropped inside h5py; here it waits for a safe moment."""
-    sentence_to_index = outputs._sentence_to_index
+    sentence_to_index = hdf5._sentence_to_index
 
     def interrupt(*arguments):
         signal.raise_signal(signal.SIGINT)
         return sentence_to_index(*arguments)
 
-    monkeypatch.setattr(outputs, "_sentence_to_index", interrupt)
+    monkeypatch.setattr(hdf5, "_sentence_to_index", interrupt)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background may ignore the signal
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -341,9 +341,9 @@ def test_ctrl_c_while_hdf5_is_written_is_not_lost(text, tmp_path, model, monkeyp
 
 def test_hdf5_gives_the_reason_in_its_message_only():
     text = "Can't write data (file write failed: time = now, errno = 28, error message = 'No space left on device')"
-    error = outputs._with_errno(OSError(text))
+    error = hdf5._with_errno(OSError(text))
     assert (error.errno, error.strerror) == (28, "No space left on device")
-    assert str(outputs._with_errno(ValueError("something else"))) == "something else"
+    assert str(hdf5._with_errno(ValueError("something else"))) == "something else"
 
 
 def test_wrong_settings_are_refused(text, out, model):
@@ -359,12 +359,8 @@ def test_a_damaged_file_with_vectors_is_refused(text, tmp_path, model, suffix):
     out = tmp_path / f"out{suffix}"
     embed_file(text, out, model=model)
     content = out.read_bytes()
-    for damage in (
-        content[:-100],
-        content[: len(content) // 2],
-        b"x" * 100,
-        content.replace(b"boundaries", b"bound\0ries"),
-    ):
+    renamed = content.replace(b"boundaries", b"bound\0ries") if suffix == ".npz" else content.replace(b"lang", b"l\0ng")
+    for damage in (content[:-100], content[: len(content) // 2], b"x" * 100, renamed):
         out.write_bytes(damage)
         with pytest.raises(InputError, match=mentions(out)), VectorFile(out) as file:
             _ = (

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from torchelmo.bulk.compute import JobSettings, embed_blocks, make_settings, open_model, shape_function, split_rows
-from torchelmo.bulk.outputs import Hdf5Output, Line, NpzOutput, Output, Shape
+from torchelmo.bulk.hdf5 import Hdf5Output
+from torchelmo.bulk.outputs import Line, NpzOutput, Output, Shape
 from torchelmo.bulk.parquet import ParquetOutput
 from torchelmo.bulk.partial import KIND, PartialOutput, text_bytes
 from torchelmo.bulk.vectors import VectorFile
