@@ -11,6 +11,7 @@ import argparse
 import functools
 import hashlib
 import itertools
+import json
 import os
 import random
 import shutil
@@ -29,7 +30,9 @@ from tiny_tasks import pos_settings, write_pos, write_toml
 
 import torchelmo
 from fuzz.run import memory_folder
+from torchelmo.analysis import usages, word_vectors
 from torchelmo.bulk import job
+from torchelmo.cli import exit as cli_exit
 from torchelmo.cli import main as torchelmo_main
 from torchelmo.errors import TorchelmoError
 
@@ -68,6 +71,57 @@ COMMANDS = [
         "embed",
         "vectors.h5",
         lambda folder: ["embed", f"{folder}/long.txt", "--out", f"{folder}/vectors.h5", "--model", f"{folder}/model"],
+        lambda out: out.exists(),
+        lambda out: files()(out),
+    ),
+    Command(
+        "embed --out DIR/",
+        "shards",
+        lambda folder: [
+            *["embed", f"{folder}/long.txt", "--out", f"{folder}/shards/", "--model", f"{folder}/model"],
+            *["--out-format", "npz", "--shards", "12", "--threads", "1"],
+        ],
+        lambda out: (out / "manifest.json").exists(),
+        lambda out: files("manifest.json", *sorted(path.name for path in out.glob("part-*")))(out),
+    ),
+    Command(
+        "analyse words",
+        "words.txt",
+        lambda folder: [
+            *["analyse", "words", f"{folder}/long.txt", "--out", f"{folder}/words.txt", "--model", f"{folder}/model"],
+            *["--min-count", "1"],
+        ],
+        lambda out: out.exists(),
+        lambda out: files()(out),
+    ),
+    Command(
+        "analyse usages",
+        "usages.npz",
+        lambda folder: [
+            *["analyse", "usages", f"{folder}/long.txt", "--out", f"{folder}/usages.npz", "--model", f"{folder}/model"],
+            *["--targets", f"{folder}/targets.txt", "--batch-tokens", "64"],
+        ],
+        lambda out: out.exists(),
+        lambda out: files()(out),
+    ),
+    Command(
+        "surprisal",
+        "bits.tsv",
+        lambda folder: ["surprisal", f"{folder}/model", f"{folder}/long.txt", "--out", f"{folder}/bits.tsv"],
+        lambda out: out.exists(),
+        lambda out: files()(out),
+    ),
+    Command(
+        "minimal-pairs",
+        "pairs.tsv",
+        lambda folder: [
+            "minimal-pairs",
+            f"{folder}/model",
+            f"{folder}/pairs.jsonl",
+            "--each",
+            "--out",
+            f"{folder}/pairs.tsv",
+        ],
         lambda out: out.exists(),
         lambda out: files()(out),
     ),
@@ -111,7 +165,16 @@ COMMANDS = [
         lambda out: files("options.json", "weights.hdf5", "vocab.txt")(out),
     ),
 ]
-RESUMES = {"embed", "pretrain", "fine-tune", "task train"}
+RESUMES = {
+    "embed",
+    "analyse words",
+    "analyse usages",
+    "surprisal",
+    "minimal-pairs",
+    "pretrain",
+    "fine-tune",
+    "task train",
+}
 OVERWRITES = {"prepare"}
 
 
@@ -135,7 +198,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="Seed of the moments.")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    job.COMMIT_SECONDS = 0.02  # the text is short, and a resumed run should find some vectors
+    # The texts are short, and a resumed run should find some results.
+    job.COMMIT_SECONDS = cli_exit.COMMIT_SECONDS = usages.COMMIT_SECONDS = word_vectors.SAVE_SECONDS = 0.02
+    word_vectors._BLOCK = 200
     kinds = ("at a file operation", "before any output", "looks finished", "lost or doubled", "leftovers")
     print(f"| command | kills | {' | '.join(kinds)} |\n|---|---|{'---|' * len(kinds)}", flush=True)
     failed = 0
@@ -256,6 +321,9 @@ def make_inputs(folder: Path) -> None:
     folder.mkdir()
     (folder / "text.txt").write_text("".join(" ".join(tokens) + "\n" for tokens in sentences(300)))
     (folder / "long.txt").write_text("".join(" ".join(tokens) + "\n" for tokens in sentences(2_000)))
+    (folder / "targets.txt").write_text("\n".join(sorted({tokens[0] for tokens in sentences(300)})) + "\n")
+    pairs = [{"sentence_good": " ".join(s), "sentence_bad": " ".join(s[::-1]), "UID": "order"} for s in sentences(600)]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     make_model(folder / "model")
     make_data(folder / "data")
     settings = {

@@ -2,8 +2,9 @@
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from fuzz.models import make_folder
 from fuzz.mutate import damage, mutate_folder
 from fuzz.run import SilentlyWrongError, Target
 from torchelmo import Elmo
-from torchelmo.analysis import usages
-from torchelmo.analysis.usage_files import UsageFile
+from torchelmo.analysis import usages, word_vectors
+from torchelmo.analysis.usage_files import PartialUsages
 from torchelmo.bulk import VectorFile, embed_file, embed_files, job, partial
 
 EMBED: dict[str, Any] = {"batch_tokens": 4, "pretokenized": True}
@@ -150,25 +151,54 @@ def run_unfinished_collection(folder: Path, extra: tuple[Elmo, dict[str, bytes]]
 # Usages and mean vectors of words
 
 
-def usage_file(suffix: str) -> Target:
-    """Return the target for an output of `analyse usages`."""
+def unfinished_study(name: str, owner: Any, commit: str, collect: Callable[..., object]) -> Target:
+    """Return the target for an unfinished output of `analyse usages` or `analyse words`.
 
-    def read(folder: Path) -> dict[str, bytes]:
-        with UsageFile(folder / f"usages{suffix}") as file:
-            _ = file.settings, file.dim, file.counts()
-            return {word: file[word].tobytes() for word in file.words}
+    Args:
+        name: The command.
+        owner: The class whose method `commit` makes results safe; the run is interrupted after its second call.
+        commit: The name of the method.
+        collect: Called with the model, the text, the output and `resume`.
+    """
 
-    def make(folder: Path) -> dict[str, bytes]:
-        text = write_text(folder.parent / "text.txt", 12)
-        targets = {word: word for word in sentences(12)[0]}
-        usages.collect_usages(small_elmo(folder), [text], targets, folder / f"usages{suffix}", lang=None)
-        return read(folder)
+    def make(folder: Path) -> tuple[Elmo, bytes]:
+        text, elmo = write_text(folder / "text.txt", 40), small_elmo(folder)
+        usages.COMMIT_SECONDS = word_vectors.SAVE_SECONDS = 0.0
+        word_vectors._BLOCK = 20
+        collect(elmo, text, folder.parent / "good.npz", resume=False)
+        method, calls = getattr(owner, commit), count(1)
 
-    def run(folder: Path, expected: dict[str, bytes], rng: random.Random) -> None:
-        if read(folder) != expected:
-            raise SilentlyWrongError("the file was accepted, and has other vectors")
+        def interrupt(self: Any, *arguments: Any) -> None:
+            method(self, *arguments)
+            if next(calls) == 2:
+                raise KeyboardInterrupt
 
-    return Target(f"usages in {suffix}", make, damage(pipes=False), run)
+        setattr(owner, commit, interrupt)
+        with contextlib.suppress(KeyboardInterrupt):
+            collect(elmo, text, folder / "out.npz", resume=False)
+        setattr(owner, commit, method)
+        return elmo, (folder.parent / "good.npz").read_bytes()
+
+    def mutate(folder: Path, rng: random.Random) -> str:
+        inside = folder / "out.npz.partial"
+        return mutate_folder(inside, sorted(path.name for path in inside.iterdir() if path.name != "lock"), rng)
+
+    def run(folder: Path, extra: tuple[Elmo, bytes], rng: random.Random) -> None:
+        elmo, expected = extra
+        collect(elmo, str(folder / "text.txt"), folder / "out.npz", resume=True)
+        if (folder / "out.npz").read_bytes() != expected:
+            raise SilentlyWrongError("a resumed run wrote another file")
+
+    return Target(f"{name} --resume", make, mutate, run)
+
+
+def collect_usages(elmo: Elmo, text: str, out: Path, *, resume: bool) -> None:
+    targets = {word: word for word in sentences(12)[0]}
+    usages.collect_usages(elmo, [text], targets, out, lang=None, batch_tokens=8, resume=resume)
+
+
+def average_words(elmo: Elmo, text: str, out: Path, *, resume: bool) -> None:
+    word_vectors.average_words(elmo, [text], out, min_count=1, lang=None, batch_tokens=8, resume=resume)
 
 
 def output_targets() -> Iterator[Target]:
@@ -180,5 +210,5 @@ def output_targets() -> Iterator[Target]:
     yield Target(
         "embed --out DIR/, unfinished", make_unfinished_collection, damage_plan, run_unfinished_collection, share=0.5
     )
-    for suffix in (".npz", *PARQUET):
-        yield usage_file(suffix)
+    yield unfinished_study("analyse usages", PartialUsages, "commit_blocks", collect_usages)
+    yield unfinished_study("analyse words", word_vectors._Sums, "save", average_words)

@@ -6,14 +6,16 @@ v(w) = 1/n Σ_i h(occurrence i of w)
 import logging
 import re
 import time
+import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from torchelmo.elmo import Elmo
 from torchelmo.embedder import Embedder, EmbedSettings
@@ -149,18 +151,26 @@ class _Sums:
             "counts": torch.from_numpy(self.counts).double(),
             "progress": torch.tensor([self.n_sentences, self.n_blocks], dtype=torch.float64),
         }
+        tensors["checksum"] = _checksum(tensors)
         write_tensors(job.folder / _SUMS, tensors)
         job.n_committed = self.n_sentences
 
     def load(self, job: Unfinished) -> None:
-        shapes = {"totals": self.totals.shape, "counts": self.counts.shape, "progress": (2,)}
+        shapes = {"totals": self.totals.shape, "counts": self.counts.shape, "progress": (2,), "checksum": ()}
         again = "Start again with overwrite=True."
         tensors = read_tensors(
             job.folder / _SUMS, shapes, what="this run", dtypes=("F64",), dtype=torch.float64, advice=again
         )
+        if tensors.pop("checksum") != _checksum(tensors):
+            raise job.damaged(f"{_SUMS}: the checksum is wrong")
         self.totals, self.counts = tensors["totals"].numpy(), tensors["counts"].long().numpy()
         self.n_sentences, self.n_blocks = map(int, tensors["progress"].tolist())
         job.n_committed = self.n_sentences
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> Tensor:
+    content = b"".join(tensors[name].numpy().tobytes() for name in sorted(tensors))
+    return torch.tensor(zlib.crc32(content), dtype=torch.float64)
 
 
 def _count_words(texts: Sequence[str], lang: str | None, min_count: int, max_words: int) -> tuple[list[str], int]:

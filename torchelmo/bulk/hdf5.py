@@ -12,6 +12,7 @@ The layout is the one that AllenNLP established, and more. All datasets have fix
 
 An index follows the HDF5 data in the file. It has the places of everything that `Hdf5Reader` reads, with checksums. So
 damage is found before it is used, and the HDF5 library, which damaged files can crash, is not needed for reading:
+    signature                  so that an index can be told from other data
     index                      (n_lines + 1,) of `_ENTRY`; the last entry marks the end
     ids                        the same bytes as in the dataset
     directory                  a JSON object with the places of the other parts
@@ -98,19 +99,26 @@ class Hdf5Output:
         """Return the size of a line's record in bytes."""
         return int(np.prod(self.shape(n_tokens))) * self.dtype.itemsize
 
+    def reopen(self, path: Path) -> None:
+        """Remove an index that an interrupted call of `finish` has written."""
+        if path.is_symlink() or not path.is_file():
+            return  # whoever resumes the run reports that
+        with open(path, "r+b") as stream:
+            end = _end_of_data(stream.fileno())
+            begin = os.pread(stream.fileno(), len(_SIGNATURE), end) if end < os.fstat(stream.fileno()).st_size else b""
+            if begin and _SIGNATURE.startswith(begin):
+                stream.truncate(end)
+
     def finish(self, path: Path, lines: Callable[[], Iterable[Line]], counts: Array, places: Array) -> None:
         """Complete the file when all records are written: append the index."""
         with _signals_deferred(), _h5py().File(path, "r") as file:
             parts = {name: file["tokens"][name].id.get_offset() or 0 for name in ("text", "start", "end")}
         with open(path, "r+b") as stream:
             index = self._make_index(stream.fileno(), lines(), counts, places)
-            (end,) = struct.unpack("<Q", os.pread(stream.fileno(), 8, _END_OF_FILE))
-            last = int(np.argmax(places))
-            last = int(places[last]) + self.record_size(last, int(counts[last]))
-            if not last <= end <= os.fstat(stream.fileno()).st_size:
-                raise OutputError(f"{path}: expected HDF5 data up to byte {last:,}, found {end:,}. Start again.")
-            stream.truncate(end)  # remove an index that an interrupted call has written
-            stream.seek(end)
+            end = _end_of_data(stream.fileno())
+            if end != stream.seek(0, os.SEEK_END):
+                raise OutputError(f"{path}: expected a file that ends with HDF5 data at byte {end:,}. Start again.")
+            stream.write(_SIGNATURE)
             ids = _join_ids(self.names) if self.names.are_ids else None
             directory: dict[str, Any] = {
                 "format": _FORMAT,
@@ -295,6 +303,11 @@ def _append(stream: Any, content: bytes) -> tuple[int, int, int]:
     place = stream.tell()
     stream.write(content)
     return place, len(content), zlib.crc32(content)
+
+
+def _end_of_data(descriptor: int) -> int:
+    """Return the end of the HDF5 data in a file, from its superblock."""
+    return int.from_bytes(os.pread(descriptor, 8, _END_OF_FILE), "little")
 
 
 def _check(checksum: int, content: bytes | bytearray, what: str) -> None:

@@ -87,6 +87,9 @@ class Output(Protocol):
     def record_size(self, number: int, n_tokens: int) -> int:
         """Return the size of a line's record in bytes."""
 
+    def reopen(self, path: Path) -> None:
+        """Prepare the file of an interrupted run: remove what `finish` has appended."""
+
     def finish(self, path: Path, lines: Callable[[], Iterable[Line]], counts: Array, places: Array) -> None:
         """Complete the file when all records are written."""
 
@@ -124,6 +127,9 @@ class NpzOutput:
         shape = self.shape(n_tokens)
         size = len(_member_header(self.names[number], b"")) + len(self._array_header(shape))
         return size + int(np.prod(shape)) * self.dtype.itemsize
+
+    def reopen(self, path: Path) -> None:
+        """Do nothing: `finish` removes what it has appended before."""
 
     def finish(self, path: Path, lines: Callable[[], Iterable[Line]], counts: Array, places: Array) -> None:
         """Complete the file when all records are written: append the tokens and the directory of the archive."""

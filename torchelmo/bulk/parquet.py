@@ -55,6 +55,9 @@ class ParquetOutput:
         """Return the size of a line's record in bytes."""
         return int(np.prod(self.shape(n_tokens))) * self.dtype.itemsize
 
+    def reopen(self, path: Path) -> None:
+        """Do nothing: `finish` appends nothing to the records."""
+
     def finish(self, path: Path, lines: Callable[[], Iterable[Line]], counts: Array, places: Array) -> None:
         """Write the Parquet file from the records, and put it in their place."""
         pa = _pyarrow()

@@ -162,7 +162,7 @@ class PartialOutput(Unfinished):
             layout = np.load(io.BytesIO(content), allow_pickle=False)
             self.counts, self._places = layout["counts"], layout["places"]
             output.names = Names(len(self.counts), layout["ids"].tobytes(), layout["ends"])
-            size = min(card["laid_out"]["size"], self.path.stat().st_size)  # a format may append when it is completed
+            size = self.path.stat().st_size if card["laid_out"]["size"] else 0  # 0: the file grows with its records
             laid_out = self._checksum_laid_out(output, size)
         except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
             raise self.damaged(f"its layout cannot be read ({error})") from error
