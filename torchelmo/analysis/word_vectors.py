@@ -30,6 +30,7 @@ from torchelmo.unfinished import Unfinished, check_output, compare_settings, par
 KIND = "words"
 SAVE_SECONDS = 60.0
 _SUMS = "sums.safetensors"  # in OUT.partial
+_FILES = ("output", _SUMS)
 _MAX_TYPES = 2_000_000  # in memory while words are counted; beyond it, the words that were seen once are forgotten
 _BLOCK = 20_000  # tokens between two points at which the work can be saved
 _SPACES = re.compile(r"\s+")
@@ -97,6 +98,9 @@ def average_words(
     check_output(out, KIND, resume=resume, overwrite=overwrite, inputs=texts)
     if resume and out.exists() and not (partial_folder(out) / "settings.json").exists():
         log.info("%s: was already complete; nothing was done.", out)
+        Unfinished(
+            out, KIND, {}, _FILES
+        ).remove()  # left by a process that was killed after the output had got its name
         return _measure(out)
     # The same kernels in every process: a resumed run must write the same bytes.
     choice: Any = layers
@@ -110,7 +114,7 @@ def average_words(
         "max_words": max_words,
         "batch_tokens": batch_tokens,
     }
-    with Unfinished(out, KIND, settings, ["output", _SUMS], unit="sentences").open() as job:
+    with Unfinished(out, KIND, settings, _FILES, unit="sentences").open() as job:
         card = job.read_card() if resume else None
         if card is None:
             job.clear()
