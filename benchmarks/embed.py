@@ -8,7 +8,8 @@
 
 Every implementation runs in a separate process, and they take turns. The tables show medians over several rounds. Each
 round starts with an empty cache of token vectors. The models have the published shapes and random weights. The first
-call is one sentence of 20 tokens in a new process, without kernels chosen by an earlier one.
+call is one sentence of 20 tokens in a new process, without kernels chosen by an earlier one. On a machine with other
+work, `--threads 1 --cpu-time` gives times that can be compared: they exclude the time that other programs run.
 
 Two columns compare the LSTMs with the limits of the machine: multiplying at the speed of a large float32 product, and
 reading the recurrent and projection weights from memory in every step. The larger one limits the speed. Weights that
@@ -147,32 +148,38 @@ def measure_shape(shape: str, arguments: argparse.Namespace, result: dict[str, A
         result.setdefault("reading", limits["gigabytes"])
         for batch in arguments.batches:
             sentences = sample_sentences(arguments.text, N_SENTENCES[shape][batch])
-            rows = compare(workers, sentences, batch, arguments.rounds)
+            rows = compare(workers, sentences, batch, arguments.rounds, clock(arguments))
             result["rows"] += [{"what": "batch", "shape": shape, "batch": batch, **row} for row in rows]
-        rows = compare(workers, one, 1, 2 * arguments.rounds)
+        rows = compare(workers, one, 1, 2 * arguments.rounds, clock(arguments))
         result["rows"] += [{"what": "one sentence", "shape": shape, "batch": 1, **row} for row in rows]
         if arguments.plot:
-            measure_growth(shape, workers, arguments.text, result)
+            measure_growth(shape, workers, arguments, result)
         for worker in workers:
             worker.close()
 
 
-def measure_growth(shape: str, workers: list[Worker], text: Path | None, result: dict[str, Any]) -> None:
+def clock(arguments: argparse.Namespace) -> str:
+    return "cpu seconds" if arguments.cpu_time else "seconds"
+
+
+def measure_growth(shape: str, workers: list[Worker], arguments: argparse.Namespace, result: dict[str, Any]) -> None:
     """Measure the speed by sentence length and by number of sentences."""
-    large = shape == "original"
+    large, text = shape == "original", arguments.text
     words = [word for sentence in sample_sentences(text, 4000) for word in sentence]
     for length in (5, 20, 80, 320):
         n = max(1, (320 if large else 1280) // length)
         sentences = [words[i * length : (i + 1) * length] for i in range(n)]
-        rows = compare(workers, sentences, 32, 2)
+        rows = compare(workers, sentences, 32, 2, clock(arguments))
         result["rows"] += [{"what": "length", "shape": shape, "size": length, **row} for row in rows]
     fast = [worker for worker in workers if worker.name in ("float32", "float16", "int8")]
     for n in (32, 128) if large else (32, 128, 512, 2048):
-        rows = compare(fast, sample_sentences(text, n), n, 2)
+        rows = compare(fast, sample_sentences(text, n), n, 2, clock(arguments))
         result["rows"] += [{"what": "corpus", "shape": shape, "size": n, **row} for row in rows]
 
 
-def compare(workers: list[Worker], sentences: list[list[str]], batch: int, rounds: int) -> list[dict[str, Any]]:
+def compare(
+    workers: list[Worker], sentences: list[list[str]], batch: int, rounds: int, clock: str
+) -> list[dict[str, Any]]:
     """Embed the sentences with every worker in turn: one warm-up round, then `rounds` rounds that count."""
     seconds: dict[str, list[float]] = {worker.name: [] for worker in workers}
     memory = dict.fromkeys(seconds, 0.0)
@@ -180,7 +187,7 @@ def compare(workers: list[Worker], sentences: list[list[str]], batch: int, round
         for worker in workers:
             reply = worker.request("embed", sentences=sentences, batch=batch)
             if number:
-                seconds[worker.name].append(reply["seconds"])
+                seconds[worker.name].append(reply[clock])
                 memory[worker.name] = max(memory[worker.name], reply["megabytes"])
     n_tokens = sum(map(len, sentences))
     batches = [sentences[i : i + batch] for i in range(0, len(sentences), batch)]
@@ -283,6 +290,9 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds (default: 5)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of each implementation")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="count the time of the cores instead of the time that passes"
+    )
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     parser.add_argument(
         "--tables", nargs="+", type=Path, help="files written by --json: print their tables instead of measuring"

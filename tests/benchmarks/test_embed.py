@@ -1,10 +1,10 @@
-"""benchmarks.embed joins the results of several runs, and benchmarks.limits names the kernel that is chosen."""
+"""benchmarks.embed joins the results of several runs, limits names the chosen kernel, and loops agree."""
 
 import json
 
 import torch
 
-from benchmarks import embed, limits
+from benchmarks import embed, limits, loops
 from torchelmo import BiLMConfig
 
 
@@ -37,3 +37,14 @@ def test_the_chosen_kernel_has_a_column():
         variants = limits.make_variants(limits.make_weights(config))
         assert limits.choose(config, 1) in variants
         assert all(time > 0 for time in limits.medians([lambda: variants["plain, sequential"](3)], 1))
+
+
+def test_all_loops_give_the_same_results():
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        found = loops.make_loops(BiLMConfig(projection_dim=8, cell_dim=24), 3)
+        expected = found.pop("batched")()
+        assert isinstance(expected, torch.Tensor)
+        found.pop("`torch._VF.lstm`, no clipping")()
+        for run in found.values():
+            torch.testing.assert_close(torch.stack(list(run())), expected)  # type: ignore[call-overload]

@@ -252,7 +252,7 @@ class Recurrence:
         product = "joint" if kernel.product in ("batched", "joined") else kernel.product
         if (product, j) not in self._layers:
             self._layers[product, j] = (
-                _JointLayer(self.lstms[j], self.tuning)
+                JointLayer(self.lstms[j], self.tuning)
                 if product == "joint"
                 else _SeparateLayer(self.lstms[j], product, self.tuning)
             )
@@ -370,7 +370,7 @@ class _Steps:
         return projected
 
 
-class _JointLayer:
+class JointLayer:
     """One layer of every direction, with the gates of all directions in one tensor: for small models and for GPUs."""
 
     def __init__(self, lstms: Sequence[LSTM], tuning: Tuning) -> None:
