@@ -3,9 +3,13 @@
     python -m benchmarks.embed --text TEXT
     python -m benchmarks.embed --text TEXT --allennlp VENV
     python -m benchmarks.embed --text TEXT --alternatives
+    python -m benchmarks.embed --text TEXT --before CHECKOUT --implementations float32 float16
+    python -m benchmarks.embed --tables small.json original.json --plot FILE
 
 Every implementation runs in a separate process, and they take turns. The tables show medians over several rounds. Each
-round starts with an empty cache of token vectors. The models have the published shapes and random weights.
+round starts with an empty cache of token vectors. The models have the published shapes and random weights. The first
+call is one sentence of 20 tokens in a new process, without kernels chosen by an earlier one. On a machine with other
+work, `--threads 1 --cpu-time` gives times that can be compared: they exclude the time that other programs run.
 
 Two columns compare the LSTMs with the limits of the machine: multiplying at the speed of a large float32 product, and
 reading the recurrent and projection weights from memory in every step. The larger one limits the speed. Weights that
@@ -14,6 +18,7 @@ stay in the processor's cache can exceed the limit of reading, and int8 products
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -31,6 +36,7 @@ SHAPES = {
     "small": BiLMConfig(cell_dim=1024, projection_dim=128, n_highway=1),
     "original": BiLMConfig(),
 }
+OURS = ("float32", "float16", "int8", "reference")
 # Sentences per round, by shape and batch size: enough for a stable median, few enough for the slowest implementation.
 N_SENTENCES = {
     "small": {1: 96, 8: 128, 32: 192, 128: 256},
@@ -41,12 +47,19 @@ N_SENTENCES = {
 class Worker:
     """A process that runs one implementation."""
 
-    def __init__(self, name: str, python: str, files: tuple[Path, Path], threads: int) -> None:
-        self.name = name
+    def __init__(
+        self, name: str, python: str, files: tuple[Path, Path], threads: int, *, checkout: Path | None = None
+    ) -> None:
+        self.name = f"{name} before" if checkout else name
         worker = Path(__file__).with_name("worker.py")
         # -P: do not let modules in this folder shadow others of the same name, such as profile
         command = [python, "-P", str(worker), name, *map(str, files), str(threads)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        environment = os.environ | {"XDG_CACHE_HOME": str(files[0].parent / f"cache of {self.name}")}
+        if checkout:
+            environment["PYTHONPATH"] = str(checkout.absolute())
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
         self.startup = self._reply()
 
     def request(self, kind: str, **arguments: Any) -> dict[str, float]:
@@ -71,15 +84,7 @@ class Worker:
 
 def main() -> None:
     arguments = parse_arguments()
-    result: dict[str, Any] = {
-        "machine": machine(),
-        "commit": commit(),
-        "threads": arguments.threads,
-        "rows": [],
-        "startup": {},
-    }
-    for shape in arguments.shapes:
-        measure_shape(shape, arguments, result)
+    result = read_results(arguments.tables) if arguments.tables else measure(arguments)
     print_tables(result)
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
@@ -89,6 +94,31 @@ def main() -> None:
         plot_growth(result, arguments.plot)
 
 
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "machine": machine(),
+        "commit": commit(),
+        "threads": arguments.threads,
+        "rows": [],
+        "startup": {},
+    }
+    for shape in arguments.shapes:
+        measure_shape(shape, arguments, result)
+    return result
+
+
+def read_results(files: list[Path]) -> dict[str, Any]:
+    """Join the results of several runs on one machine. The limits of the machine are the highest that were measured."""
+    results = [json.loads(file.read_text()) for file in files]
+    joined: dict[str, Any] = {key: results[0][key] for key in ("machine", "commit", "threads")}
+    joined |= {key: max(result[key] for result in results) for key in ("sgemm", "reading")}
+    joined |= {"rows": [row for result in results for row in result["rows"]], "startup": {}}
+    for result in results:
+        for shape, found in result["startup"].items():
+            joined["startup"].setdefault(shape, {}).update(found)
+    return joined
+
+
 def measure_shape(shape: str, arguments: argparse.Namespace, result: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder) / "options.json", Path(folder) / "weights.hdf5"
@@ -96,46 +126,60 @@ def measure_shape(shape: str, arguments: argparse.Namespace, result: dict[str, A
         bilm = BiLM(SHAPES[shape])
         save_official(bilm, *files)
         bilm.save(Path(folder) / "int8", dtype=torch.int8)
-        names = ["float32", "float16", "int8", "reference"]
+        names = list(arguments.implementations)
         if arguments.alternatives and shape == arguments.shapes[0]:  # they do not depend on the shape
             names += ["minilm", "tok2vec"]
         pythons = dict.fromkeys(names, sys.executable)
         if arguments.allennlp:
             pythons["allennlp"] = str(arguments.allennlp / "bin" / "python")
         workers = [Worker(name, python, files, arguments.threads) for name, python in pythons.items()]
+        if arguments.before:
+            workers += [
+                Worker(name, sys.executable, files, arguments.threads, checkout=arguments.before)
+                for name in names
+                if name in ("float32", "float16")
+            ]
+        one = [sentence for sentence in sample_sentences(arguments.text, 4000) if len(sentence) == 20][:1]
+        for worker in workers:
+            worker.startup["first call"] = worker.request("embed", sentences=one, batch=1)["seconds"]
         result["startup"][shape] = {worker.name: worker.startup for worker in workers}
         limits = workers[0].request("limits")
         result.setdefault("sgemm", limits["gflops"])
         result.setdefault("reading", limits["gigabytes"])
         for batch in arguments.batches:
             sentences = sample_sentences(arguments.text, N_SENTENCES[shape][batch])
-            rows = compare(workers, sentences, batch, arguments.rounds)
+            rows = compare(workers, sentences, batch, arguments.rounds, clock(arguments))
             result["rows"] += [{"what": "batch", "shape": shape, "batch": batch, **row} for row in rows]
-        one = [sentence for sentence in sample_sentences(arguments.text, 4000) if len(sentence) == 20][:1]
-        rows = compare(workers, one, 1, 2 * arguments.rounds)
+        rows = compare(workers, one, 1, 2 * arguments.rounds, clock(arguments))
         result["rows"] += [{"what": "one sentence", "shape": shape, "batch": 1, **row} for row in rows]
         if arguments.plot:
-            measure_growth(shape, workers, arguments.text, result)
+            measure_growth(shape, workers, arguments, result)
         for worker in workers:
             worker.close()
 
 
-def measure_growth(shape: str, workers: list[Worker], text: Path | None, result: dict[str, Any]) -> None:
+def clock(arguments: argparse.Namespace) -> str:
+    return "cpu seconds" if arguments.cpu_time else "seconds"
+
+
+def measure_growth(shape: str, workers: list[Worker], arguments: argparse.Namespace, result: dict[str, Any]) -> None:
     """Measure the speed by sentence length and by number of sentences."""
-    large = shape == "original"
+    large, text = shape == "original", arguments.text
     words = [word for sentence in sample_sentences(text, 4000) for word in sentence]
     for length in (5, 20, 80, 320):
         n = max(1, (320 if large else 1280) // length)
         sentences = [words[i * length : (i + 1) * length] for i in range(n)]
-        rows = compare(workers, sentences, 32, 2)
+        rows = compare(workers, sentences, 32, 2, clock(arguments))
         result["rows"] += [{"what": "length", "shape": shape, "size": length, **row} for row in rows]
     fast = [worker for worker in workers if worker.name in ("float32", "float16", "int8")]
     for n in (32, 128) if large else (32, 128, 512, 2048):
-        rows = compare(fast, sample_sentences(text, n), n, 2)
+        rows = compare(fast, sample_sentences(text, n), n, 2, clock(arguments))
         result["rows"] += [{"what": "corpus", "shape": shape, "size": n, **row} for row in rows]
 
 
-def compare(workers: list[Worker], sentences: list[list[str]], batch: int, rounds: int) -> list[dict[str, Any]]:
+def compare(
+    workers: list[Worker], sentences: list[list[str]], batch: int, rounds: int, clock: str
+) -> list[dict[str, Any]]:
     """Embed the sentences with every worker in turn: one warm-up round, then `rounds` rounds that count."""
     seconds: dict[str, list[float]] = {worker.name: [] for worker in workers}
     memory = dict.fromkeys(seconds, 0.0)
@@ -143,7 +187,7 @@ def compare(workers: list[Worker], sentences: list[list[str]], batch: int, round
         for worker in workers:
             reply = worker.request("embed", sentences=sentences, batch=batch)
             if number:
-                seconds[worker.name].append(reply["seconds"])
+                seconds[worker.name].append(reply[clock])
                 memory[worker.name] = max(memory[worker.name], reply["megabytes"])
     n_tokens = sum(map(len, sentences))
     batches = [sentences[i : i + batch] for i in range(0, len(sentences), batch)]
@@ -176,7 +220,7 @@ def step_bytes(config: BiLMConfig, precision: str) -> float:
     """Return the bytes of the recurrent and projection weights of all LSTMs, which every step reads."""
     p, c = config.projection_dim, config.cell_dim
     large = p * 4 * c > Tuning.max_paired_weight  # small models keep their LSTMs in float32
-    size = {"float16": 2 if large else 4, "int8": 1}.get(precision, 4)
+    size = {"float16": 2 if large else 4, "int8": 1}.get(precision.removesuffix(" before"), 4)
     return len(config.directions) * config.n_layers * (p * 4 * c + c * p) * float(size)
 
 
@@ -203,13 +247,13 @@ def print_tables(result: dict[str, Any]) -> None:
             f"({row['slowest']:,.0f}–{row['fastest']:,.0f}) | {ratio} | {multiplying} | {reading} "
             f"| {row['megabytes']:,.0f} |"
         )
-    print("\n| shape | implementation | one sentence of 20 tokens | import | import without torch | load |")
-    print("|---|---|---|---|---|---|")
+    print("\n| shape | implementation | one sentence of 20 tokens ", end="")
+    print("| import | import without torch | load | first call |\n|---|---|---|---|---|---|---|")
     for row in (row for row in result["rows"] if row["what"] == "one sentence"):
         startup = result["startup"][row["shape"]][row["implementation"]]
         print(
             f"| {row['shape']} | {row['implementation']} | {row['milliseconds']:.1f} ms | {startup['import']:.1f} s "
-            f"| {startup['import without torch']:.2f} s | {startup['load']:.2f} s |"
+            f"| {startup['import without torch']:.2f} s | {startup['load']:.2f} s | {startup['first call']:.2f} s |"
         )
     for what, unit in (("length", "tokens in a sentence"), ("corpus", "sentences in one call")):
         rows = [row for row in result["rows"] if row["what"] == what]
@@ -227,6 +271,14 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--allennlp", type=Path, help="virtual environment with AllenNLP 2.10.1")
     parser.add_argument(
+        "--implementations",
+        nargs="*",
+        choices=OURS,
+        default=list(OURS),
+        help="paths of torchelmo to measure (default: all)",
+    )
+    parser.add_argument("--before", type=Path, help="checkout of an earlier version, to measure float32 and float16 of")
+    parser.add_argument(
         "--alternatives",
         action="store_true",
         help="also measure a transformer of MiniLM-L6's shape (needs transformers) and spaCy's tok2vec",
@@ -238,7 +290,13 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds (default: 5)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of each implementation")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="count the time of the cores instead of the time that passes"
+    )
     parser.add_argument("--json", type=Path, help="also write the results to this file")
+    parser.add_argument(
+        "--tables", nargs="+", type=Path, help="files written by --json: print their tables instead of measuring"
+    )
     parser.add_argument(
         "--plot", type=Path, help="also measure the speed by length and number of sentences; write a plot to this PNG"
     )

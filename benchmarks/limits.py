@@ -1,11 +1,15 @@
 """Compare the matrix products that PyTorch offers for LSTM steps with the limits of the machine.
 
     python -m benchmarks.limits
+    python -m benchmarks.limits --shapes original --rows 1 8
 
 A step reads the recurrent and projection weights of all layers and directions once, for any number of rows. It takes
 at least as long as reading them from memory (measured with `torch.sum`) and as long as multiplying them (at the speed
 of a large sgemm). As in the biLM, each layer runs all its steps before the next layer. Not included: the gates, the
 product with the input, which is computed for many steps at once, and the character encoder.
+
+The last column names the kernel that torchelmo measures and chooses for float32, and how much longer its products take
+than the fastest ones in the row that are in float32, too.
 """
 
 import argparse
@@ -22,8 +26,18 @@ from benchmarks.common import print_header
 from benchmarks.embed import SHAPES
 from benchmarks.worker import sgemm_peak
 from torchelmo import BiLMConfig
+from torchelmo.bilm.fast.inference import Recurrence
 from torchelmo.bilm.fast.int8 import Int8Product, has_int8, quantize
-from torchelmo.bilm.fast.products import HalfProduct, PackedProduct, PlainProduct, Product, has_half
+from torchelmo.bilm.fast.products import (
+    ROW_CLASSES,
+    HalfProduct,
+    PackedProduct,
+    PlainProduct,
+    Product,
+    Tuning,
+    has_half,
+)
+from torchelmo.bilm.lstm import ProjectedLSTM
 from torchelmo.runtime import in_parallel
 
 Weights: TypeAlias = list[list[tuple[Tensor, Tensor]]]  # per direction and layer: recurrent weight, projection
@@ -37,19 +51,36 @@ def main() -> None:
     peak = sgemm_peak()
     print_header(f"{torch.get_num_threads()} threads, sgemm peak {peak:.0f} GFLOP/s; median µs per step")
     with torch.inference_mode():
-        for shape, config in SHAPES.items():
+        for shape in given.shapes:
+            config = SHAPES[shape]
             weights = make_weights(config)
             variants = make_variants(weights)
-            header = [shape, "MB", "reading", "multiplying", *variants]
+            header = [shape, "MB", "reading", "multiplying", *variants, "chosen for float32"]
             print(f"| {' | '.join(header)} |\n{'|---' * len(header)}|")
             n_values = sum(weight.numel() for layers in weights for pair in layers for weight in pair)
             for rows in given.rows:
                 functions = [partial(read, weights), *(partial(variant, rows) for variant in variants.values())]
-                reading, *found = medians(functions)
+                reading, *found = medians(functions, given.rounds)
                 multiplying = 2 * rows * n_values / peak / 1e3
                 numbers = [n_values * 4 / 1e6, reading, multiplying, *found]
-                print(f"| {rows} rows | {' | '.join(f'{number:,.0f}' for number in numbers)} |", flush=True)
+                chosen = choose(config, rows)
+                exact = {name: time for name, time in zip(variants, found) if not name.startswith(("float16", "int8"))}
+                more = exact[chosen] / min(exact.values()) - 1
+                cells = [*(f"{number:,.0f}" for number in numbers), f"{chosen} (+{more:.0%})"]
+                print(f"| {rows} rows | {' | '.join(cells)} |", flush=True)
             print()
+
+
+def choose(config: BiLMConfig, rows: int) -> str:
+    """Return the column of the kernel that torchelmo chooses for steps of this many rows."""
+    lstm = partial(ProjectedLSTM, config.projection_dim, config.cell_dim, config.projection_dim)
+    directions = [[lstm(backward=name == "backward")] for name in config.directions]
+    recurrence = Recurrence(directions, residual=True, precision="float32", tuning=Tuning())
+    kernel = recurrence.choose([rows])
+    if kernel.product == "batched":
+        return "batched directions"
+    name = {"joined": "plain", "packed": "oneDNN packed"}.get(kernel.product, kernel.product)
+    return f"{name}, {'one thread per direction' if kernel.in_threads else 'sequential'}"
 
 
 def make_weights(config: BiLMConfig) -> Weights:
@@ -71,9 +102,9 @@ def read(weights: Weights) -> None:
 def make_variants(weights: Weights) -> dict[str, Variant]:
     kinds: dict[str, Callable[[Tensor], Product]] = {"plain": PlainProduct, "oneDNN packed": PackedProduct}
     if has_half():
-        kinds["FBGEMM float16"] = HalfProduct
+        kinds["float16"] = HalfProduct
     if has_int8():
-        kinds["FBGEMM int8"] = lambda weight: Int8Product(quantize(weight))
+        kinds["int8"] = lambda weight: Int8Product(quantize(weight))
     stacked = [
         (torch.stack([pair[0] for pair in layer]), torch.stack([pair[1] for pair in layer])) for layer in zip(*weights)
     ]
@@ -115,7 +146,7 @@ def run_in_parallel(directions: Sequence[_Direction], rows: int) -> None:
     in_parallel(partial(run_sequentially, rows=rows), [([direction],) for direction in directions], torch.device("cpu"))
 
 
-def medians(functions: Sequence[Callable[[], None]], n_rounds: int = 7) -> list[float]:
+def medians(functions: Sequence[Callable[[], None]], n_rounds: int) -> list[float]:
     """Run the functions in turn, and return the median µs per step of each."""
     seconds: list[list[float]] = [[] for _ in functions]
     for _ in range(n_rounds):
@@ -133,7 +164,9 @@ def _values(*shape: int) -> Tensor:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32], help="rows per step (default: 1 8 32)")
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES), help="published shapes")
+    parser.add_argument("--rows", type=int, nargs="+", default=list(ROW_CLASSES), help="rows per step")
+    parser.add_argument("--rounds", type=int, default=7, help="number of rounds (default: 7)")
     return parser.parse_args()
 
 

@@ -8,6 +8,8 @@ _STYLES = {
     "float32": "o-",
     "float16": "s-",
     "int8": "D-",
+    "float32 before": "o:",
+    "float16 before": "s:",
     "reference": "^:",
     "allennlp": "x--",
     "minilm": "v-.",

@@ -24,8 +24,8 @@ _PARTS = (
     "highways and character projection",
     "other",
 )
-_INT8 = "linear_with_input_q_dq_qweight_dq_output_fp32"
-_PRODUCTS = ("addmm", "mm", "bmm", "baddbmm", "_linear_pointwise", "linear_dynamic_fp16", _INT8)
+_INT8 = ("qlinear_pointwise", "_int_mm")
+_PRODUCTS = ("addmm", "mm", "bmm", "baddbmm", "_linear_pointwise", "linear_dynamic_fp16", *_INT8)
 _GATES = ("sigmoid_", "sigmoid", "mul_", "addcmul_", "sub_", "clamp_", "clamp", "lerp", "relu_", "add_", "addcmul")
 _TABLES = ("_embedding_bag_forward_only", "_embedding_bag", "amax")
 
@@ -85,7 +85,7 @@ def part_of(operator: str, shapes: list[list[int]], config: BiLMConfig) -> str:
     if name in _PRODUCTS:
         if config.n_filters in widths and name not in ("bmm", "baddbmm"):
             return "highways and character projection"
-        if name in ("linear_dynamic_fp16", _INT8):  # the profiler does not show the shape of its weight
+        if name == "linear_dynamic_fp16":  # the profiler does not show the shape of its weight
             return "LSTM projection" if config.cell_dim in widths else "LSTM input and state products"
         return "LSTM input and state products" if 4 * config.cell_dim in widths else "LSTM projection"
     return "gates" if name in _GATES else "other"

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import torchelmo
 from torchelmo import BiLM, BiLMConfig, Elmo
 from torchelmo.bilm.fast import int8
-from torchelmo.bilm.fast.int8 import Int8LSTM, Int8Product, Int8Weight, has_int8, quantize, sigmoid_rows_
+from torchelmo.bilm.fast.int8 import Int8LSTM, Int8Product, Int8Weight, has_int8, quantize, sigmoid_rows
 from torchelmo.bilm.fast.training import run_training
 from torchelmo.errors import ConfigError, InputError, WeightsError
 
@@ -68,6 +68,21 @@ def test_the_product(add):
 
 
 @needs_int8
+@pytest.mark.parametrize("shape", [(512, 2080), (2080, 512), (128, 512), (40, 24)])  # with and without packing
+def test_a_row_has_the_same_bits_with_every_kernel(shape, threads):
+    x, product = (
+        torch.randn(33, shape[0]) * torch.logspace(-9, 9, 33)[:, None],
+        Int8Product(quantize(torch.randn(shape))),
+    )
+    together = product(x)
+    for n in (1, 2, 3):
+        threads(n)
+        for rows in (1, 2, 7, 32):
+            assert torch.equal(product(x[:rows]), together[:rows])
+            assert torch.equal(product(x[-rows:]), together[-rows:])
+
+
+@needs_int8
 @pytest.mark.parametrize("n", [1, 2, 3])
 @pytest.mark.parametrize("cell_dim", [40, 1536])  # an odd width, and one whose sigmoids are split over threads
 def test_a_sentence_has_the_same_bits_in_every_batch(n, cell_dim, threads):
@@ -85,9 +100,9 @@ def test_sigmoids_round_every_row_in_the_same_way(n, threads):
     threads(n)
     for width in (12, 96, 16384):
         row = 5 * torch.randn(width)
-        expected = sigmoid_rows_(row.clone().unsqueeze(0))
+        expected = sigmoid_rows(row.unsqueeze(0), out=torch.empty(1, width))
         for rows in (2, 5, 33):
-            assert (sigmoid_rows_(row.repeat(rows, 1)) == expected).all()
+            assert (sigmoid_rows(row.repeat(rows, 1), out=torch.empty(rows, width)) == expected).all()
 
 
 @needs_int8

@@ -8,7 +8,7 @@ import pytest
 import torch
 from facts import mentions
 
-import torchelmo
+import torchelmo.bulk
 from torchelmo import BiLM, BiLMConfig, Elmo
 from torchelmo.bilm.fast import products
 from torchelmo.bilm.fast.int8 import has_int8

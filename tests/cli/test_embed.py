@@ -20,7 +20,7 @@ from official_files import WORDS, random_official
 
 import torchelmo
 from torchelmo import Elmo
-from torchelmo.bulk import VectorFile, embed_file, outputs
+from torchelmo.bulk import VectorFile, embed_file, hdf5
 from torchelmo.errors import InputError, WrongCallError
 
 from .conftest import LINES
@@ -37,7 +37,7 @@ def read(path: Path) -> list[np.ndarray]:
     else:
         with h5py.File(path) as file:
             arrays = {name: file[name][()] for name in file if name.isdecimal()}
-            assert set(file) - set(arrays) <= {"tokens", "sentence_to_index"}
+            assert set(file) - set(arrays) <= {"settings", "tokens", "sentence_to_index"}
     assert set(arrays) == {str(number) for number in range(len(arrays))}
     return [arrays[str(number)] for number in range(len(arrays))]
 
@@ -81,13 +81,13 @@ def test_hdf5_has_the_established_layout(call, model, text, tmp_path):
 
 
 def test_a_text_too_long_for_one_json_object_has_no_sentence_index(call, model, text, tmp_path, monkeypatch):
-    monkeypatch.setattr(outputs, "MAX_SENTENCE_CHARACTERS", 20)
+    monkeypatch.setattr(hdf5, "MAX_SENTENCE_CHARACTERS", 20)
     out = tmp_path / "out.h5"
     result = call("embed", text, "--pretokenized", "--out", out, "--model", model)
     assert result.code == 0
     assert "sentence_to_index" in result.err
     with h5py.File(out) as file:
-        assert sorted(file) == [*(str(number) for number in range(8)), "tokens"]
+        assert sorted(file) == [*(str(number) for number in range(8)), "settings", "tokens"]
 
 
 @pytest.mark.parametrize("layers", ["all", "top"])

@@ -53,6 +53,12 @@ def test_info_in_plain_lines(call, official, tiny_bilm):
     assert re.search(r"(?=.*options.json 0.0 MB)(?=.*weights.hdf5 \d.\d MB)", result.out)
 
 
+def test_info_lists_options_by_their_own_name(call, official):
+    (official / "options.json").rename(official / "elmo_2x8_options.json")
+    files = json.loads(call("info", official, "--json").out)["files"]
+    assert sorted(files) == ["elmo_2x8_options.json", "weights.hdf5"]
+
+
 def test_info_as_json(call, official, words, tiny_bilm):
     about = json.loads(call("info", official, "--json").out)
     parameters = about["parameters"]

@@ -88,6 +88,29 @@ def test_options_in_the_archive(folder):
     assert (bilm.config.cell_clip, bilm.config.residual) == (None, False)
 
 
+def test_options_that_allennlp_put_into_its_archive(folder, tmp_path):
+    options = random_official(cell_clip=None, residual=False).options
+    (folder / "fta").mkdir()
+    key = "model.text_field_embedder.token_embedders.elmo.options_file"
+    (folder / "fta" / key).write_text(json.dumps(options))
+    for source in (folder, shutil.make_archive(str(tmp_path / "model"), "gztar", folder)):
+        bilm = torchelmo.load(source)
+        assert (bilm.config.cell_clip, bilm.config.residual) == (None, False)
+
+
+def test_names_of_data_parallel(folder, theirs):
+    weights = torch.load(folder / "weights.th", weights_only=True)
+    torch.save({f"module.{name}": tensor for name, tensor in weights.items()}, folder / "weights.th")
+    assert_mixes(folder, theirs)
+
+
+def test_the_layer_norm_of_an_elmo_without_an_embedder(folder):
+    (folder / "config.json").write_text(
+        json.dumps({"model": {"elmo": {"options_file": "x", "weight_file": "y", "do_layer_norm": True}}})
+    )
+    assert [mix.layer_norm for mix in Elmo(folder, mixes="published").mixes] == [True, True]
+
+
 def test_the_layer_norm(folder, tmp_path):
     settings = json.loads(json.dumps(SETTINGS))
     settings["model"]["text_field_embedder"]["token_embedders"]["elmo"]["do_layer_norm"] = True

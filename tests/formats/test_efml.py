@@ -14,6 +14,7 @@ import torchelmo
 from torchelmo import Elmo
 from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, TorchelmoError, WeightsError
 from torchelmo.formats.convert import convert, describe
+from torchelmo.lm.predict import scores
 from torchelmo.lm.run import with_softmax
 from torchelmo.text.characters import SymbolEncoder, Symbols
 from torchelmo.text.vocabulary import Vocabulary
@@ -90,6 +91,16 @@ def test_ids_out_of_range(folder):
 def test_it_is_not_trained_as_a_language_model(folder):
     with pytest.raises(InputError, match=mentions("characters+words", "train")):
         with_softmax(torchelmo.load(folder), Vocabulary(["<S>", "</S>", "<UNK>"]))
+    with pytest.raises(InputError, match=mentions("softmax", "ELMoForManyLangs")) as caught:
+        next(scores(torchelmo.load(folder), [["the"]]))
+    assert "fine-tune" not in str(caught.value)
+
+
+def test_names_of_data_parallel(folder):
+    for name in ("token_embedder.pkl", "encoder.pkl"):
+        weights = torch.load(folder / name, weights_only=True)
+        torch.save({f"module.{key}": tensor for key, tensor in weights.items()}, folder / name)
+    assert_layers(torchelmo.load(folder))
 
 
 def test_without_word_vectors(folder):
@@ -239,7 +250,7 @@ def test_damaged_symbols_of_a_model_folder(content, folder, tmp_path):
 def test_the_default_shape(folder):
     """It is that of the published models, which are larger than the fixture."""
     (folder / "tiny.json").unlink()
-    with pytest.raises(WeightsError, match=mentions("token_embedder.pkl", (14, 50), (14, 4))):
+    with pytest.raises(WeightsError, match=mentions("token_embedder.pkl", (14, 50), (14, 4), "config_path")):
         torchelmo.load(folder)
 
 

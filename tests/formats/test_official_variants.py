@@ -188,6 +188,13 @@ def test_two_weight_files(tmp_path, official):
         torchelmo.load(tmp_path)
 
 
+def test_weights_without_options(tmp_path, official):
+    options, _ = official.write(tmp_path)
+    options.unlink()
+    with pytest.raises(MissingFileError, match=mentions("'weights.hdf5'", "options.json beside")):
+        torchelmo.load(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["options262.json", "elmo_pt_options.json"])
 def test_other_names_of_the_options(name, tmp_path, official):
     options, _ = official.write(tmp_path)

@@ -48,6 +48,23 @@ def test_log_probabilities_are_those_of_tensorflow(folder, tmp_path):
     assert_log_probabilities(torchelmo.load(tmp_path / "official"))
 
 
+@pytest.mark.parametrize("name", ["words_tied", "noproj", "forward"])
+def test_other_models_of_bilm_tf(name):
+    """The checkpoint, its dump and the log-probabilities were made by bilm-tf."""
+    folder = FIXTURE.with_name(f"tf_checkpoint_{name}")
+    expected = json.loads((folder / "expected_nll.json").read_text())
+    bilm = torchelmo.load(folder)
+    (found,) = scores(bilm, [expected["sentence"]])
+    np.testing.assert_allclose(-found.forward.numpy(), expected["forward_nll"], atol=1e-5)
+    if "backward_nll_from_the_end" in expected:
+        np.testing.assert_allclose(-found.backward.numpy()[::-1], expected["backward_nll_from_the_end"], atol=1e-5)
+    else:
+        assert found.backward is None
+    dumped = torchelmo.load(folder / "model.hdf5")
+    for parameter, tensor in dumped.state_dict().items():
+        assert torch.equal(bilm.state_dict()[parameter], tensor), parameter
+
+
 def test_the_weights_are_those_of_the_dump():
     dumped = torchelmo.load_official(FIXTURE / "options.json", FIXTURE / "model.hdf5")
     found = torchelmo.load(FIXTURE).state_dict()  # the checkpoint, because it has the softmax
@@ -234,9 +251,18 @@ def test_the_checkpoint_that_is_named(folder):
         shutil.copy(folder / f"model.ckpt-3{suffix}", folder / f"model.ckpt-2{suffix}")
     (folder / "checkpoint").write_text('model_checkpoint_path: "/home/other/machine/model.ckpt-2"\n')
     assert "model.ckpt-2" in torchelmo.load(folder).origin
+    (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
+    with pytest.raises(MissingFileError, match=mentions("model.ckpt-2.index", "model.ckpt-3.index", "model.ckpt-7")):
+        torchelmo.load(folder)
     (folder / "checkpoint").unlink()
     with pytest.raises(MissingFileError, match=mentions("model.ckpt-2.index", "model.ckpt-3.index")):
         torchelmo.load(folder)
+
+
+def test_the_path_that_tensorflow_takes(folder):
+    """It has no suffix; the error sends to the folder."""
+    with pytest.raises(MissingFileError, match=mentions("model.ckpt-3.index", "folder")):
+        torchelmo.load(folder / "model.ckpt-3")
 
 
 @pytest.mark.parametrize("text", ["", "nonsense \xff", 'model_checkpoint_path: "../../x"', 'model_checkpoint_path: ""'])

@@ -32,10 +32,9 @@ import torchelmo
 from fuzz.run import memory_folder
 from torchelmo.analysis import usages, word_vectors
 from torchelmo.bulk import job
-from torchelmo.cli import exit, surprisal
+from torchelmo.cli import exit as cli_exit
 from torchelmo.cli import main as torchelmo_main
 from torchelmo.errors import TorchelmoError
-from torchelmo.lm import words
 
 
 class Command(NamedTuple):
@@ -67,18 +66,6 @@ def loads(out: Path) -> bool:
     return out.exists()
 
 
-def text_command(name: str, arguments: str, out: str) -> Command:
-    """Return a command that writes a file in which tokens are separated by spaces; {0} is the folder."""
-    batches = [] if name == "substitutes" else ["--batch-tokens", "256"]
-    return Command(
-        name,
-        out,
-        lambda folder: [*arguments.format(folder).split(), "--out", f"{folder}/{out}", "--pretokenized", *batches],
-        lambda path: path.exists(),
-        lambda path: files()(path),
-    )
-
-
 COMMANDS = [
     Command(
         "embed",
@@ -87,16 +74,56 @@ COMMANDS = [
         lambda out: out.exists(),
         lambda out: files()(out),
     ),
-    *(
-        text_command(name, arguments, out)
-        for name, out, arguments in [
-            ("usages", "usages.npz", "analyse usages {0}/long.txt --targets {0}/targets.txt --model {0}/model"),
-            ("words", "words.txt", "analyse words {0}/long.txt --model {0}/model --min-count 1"),
-            ("surprisal", "bits.tsv", "surprisal {0}/model {0}/long.txt"),
-            ("surprisal --words", "words.tsv", "surprisal {0}/model {0}/words.tok --words word --spillover 2"),
-            ("minimal-pairs", "pairs.tsv", "minimal-pairs {0}/model {0}/pairs.jsonl"),
-            ("substitutes", "others.jsonl", "substitutes {0}/model {0}/text.txt --targets {0}/targets.txt --top 3"),
-        ]
+    Command(
+        "embed --out DIR/",
+        "shards",
+        lambda folder: [
+            *["embed", f"{folder}/long.txt", "--out", f"{folder}/shards/", "--model", f"{folder}/model"],
+            *["--out-format", "npz", "--shards", "12", "--threads", "1"],
+        ],
+        lambda out: (out / "manifest.json").exists(),
+        lambda out: files("manifest.json", *sorted(path.name for path in out.glob("part-*")))(out),
+    ),
+    Command(
+        "analyse words",
+        "words.txt",
+        lambda folder: [
+            *["analyse", "words", f"{folder}/long.txt", "--out", f"{folder}/words.txt", "--model", f"{folder}/model"],
+            *["--min-count", "1"],
+        ],
+        lambda out: out.exists(),
+        lambda out: files()(out),
+    ),
+    Command(
+        "analyse usages",
+        "usages.npz",
+        lambda folder: [
+            *["analyse", "usages", f"{folder}/long.txt", "--out", f"{folder}/usages.npz", "--model", f"{folder}/model"],
+            *["--targets", f"{folder}/targets.txt", "--batch-tokens", "64"],
+        ],
+        lambda out: out.exists(),
+        lambda out: files()(out),
+    ),
+    Command(
+        "surprisal",
+        "bits.tsv",
+        lambda folder: ["surprisal", f"{folder}/model", f"{folder}/long.txt", "--out", f"{folder}/bits.tsv"],
+        lambda out: out.exists(),
+        lambda out: files()(out),
+    ),
+    Command(
+        "minimal-pairs",
+        "pairs.tsv",
+        lambda folder: [
+            "minimal-pairs",
+            f"{folder}/model",
+            f"{folder}/pairs.jsonl",
+            "--each",
+            "--out",
+            f"{folder}/pairs.tsv",
+        ],
+        lambda out: out.exists(),
+        lambda out: files()(out),
     ),
     Command(
         "prepare",
@@ -138,7 +165,16 @@ COMMANDS = [
         lambda out: files("options.json", "weights.hdf5", "vocab.txt")(out),
     ),
 ]
-RESUMES = {command.name for command in COMMANDS} - {"prepare", "convert"}
+RESUMES = {
+    "embed",
+    "analyse words",
+    "analyse usages",
+    "surprisal",
+    "minimal-pairs",
+    "pretrain",
+    "fine-tune",
+    "task train",
+}
 OVERWRITES = {"prepare"}
 
 
@@ -162,10 +198,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="Seed of the moments.")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    # The text is short, and a resumed run should find some results.
-    job.COMMIT_SECONDS = usages.COMMIT_SECONDS = word_vectors.SAVE_SECONDS = exit.COMMIT_SECONDS = 0.02
-    surprisal.SENTENCES_PER_BLOCK = words.SENTENCES_PER_BLOCK = 64
-    word_vectors._BLOCK = 1000
+    # The texts are short, and a resumed run should find some results.
+    job.COMMIT_SECONDS = cli_exit.COMMIT_SECONDS = usages.COMMIT_SECONDS = word_vectors.SAVE_SECONDS = 0.02
+    word_vectors._BLOCK = 200
     kinds = ("at a file operation", "before any output", "looks finished", "lost or doubled", "leftovers")
     print(f"| command | kills | {' | '.join(kinds)} |\n|---|---|{'---|' * len(kinds)}", flush=True)
     failed = 0
@@ -286,14 +321,9 @@ def make_inputs(folder: Path) -> None:
     folder.mkdir()
     (folder / "text.txt").write_text("".join(" ".join(tokens) + "\n" for tokens in sentences(300)))
     (folder / "long.txt").write_text("".join(" ".join(tokens) + "\n" for tokens in sentences(2_000)))
-    texts = [" ".join(tokens) for tokens in sentences(2_001)]
-    (folder / "targets.txt").write_text("\n".join(sorted({word for text in texts for word in text.split()})[:5]))
-    (folder / "words.tok").write_text(
-        "word\tplace\n" + "".join(f"{word}\t1\n" for text in texts for word in text.split())
-    )
-    pairs = itertools.pairwise(texts)
-    lines = [json.dumps({"sentence_good": good, "sentence_bad": bad, "UID": good[0]}) for good, bad in pairs]
-    (folder / "pairs.jsonl").write_text("\n".join(lines))
+    (folder / "targets.txt").write_text("\n".join(sorted({tokens[0] for tokens in sentences(300)})) + "\n")
+    pairs = [{"sentence_good": " ".join(s), "sentence_bad": " ".join(s[::-1]), "UID": "order"} for s in sentences(600)]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     make_model(folder / "model")
     make_data(folder / "data")
     settings = {

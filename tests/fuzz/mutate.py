@@ -29,6 +29,16 @@ def mutate_folder(folder: Path, files: list[str], rng: random.Random, *, pipes: 
     return "; ".join(changes) or "nothing"
 
 
+def damage(*names: str, pipes: bool = True) -> Callable[[Path, random.Random], str]:
+    """Return a mutator of these files; all files of the folder if none is named."""
+
+    def mutate(folder: Path, rng: random.Random) -> str:
+        files = names or sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+        return mutate_folder(folder, list(files), rng, pipes=pipes)
+
+    return mutate
+
+
 def mutate_file(path: Path, rng: random.Random) -> str:
     """Change one file by a mutation that suits its kind, and return the name of the mutation."""
     mutations: list[Callable[[Path, random.Random], None]] = [flip_bytes, truncate, garble, special]

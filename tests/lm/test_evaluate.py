@@ -33,6 +33,20 @@ def bilm():
     return model()
 
 
+@pytest.mark.parametrize(
+    ("call", "given", "facts"),
+    [
+        (perplexity, ["I took a bow"], ["Sentence 0", "'I took a bow'", "tokens"]),
+        (lambda bilm, text: list(surprisal(bilm, text)), ["I took a bow"], ["Sentence 0", "tokens"]),
+        (substitutes, [["I", "took"]], ["token 0", "['I', 'took']"]),
+    ],
+)
+def test_text_of_the_wrong_kind_is_refused_without_advice_for_embed(bilm, call, given, facts):
+    with pytest.raises(InputError, match=mentions(*facts)) as error:
+        call(bilm, given)
+    assert "embed" not in str(error.value)
+
+
 def log_softmax(bilm, vectors):
     """(n, n_words) in float64."""
     weight, bias = (x.detach().numpy().astype(np.float64) for x in (bilm.softmax.weight, bilm.softmax.bias))

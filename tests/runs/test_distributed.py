@@ -146,3 +146,7 @@ def test_a_device_that_is_not_there_is_named(monkeypatch):
         choose_device("gpu")
     with pytest.raises(ConfigError, match=mentions("device", "'cuda'", "auto", "cpu")):
         choose_device("cuda")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=mentions("device", "'mps'", "auto", "cpu")) as error:
+        choose_device("mps")
+    assert len(str(error.value)) < 200  # PyTorch's own message has more than 1,300 characters

@@ -3,8 +3,10 @@
 import json
 
 import pytest
+from facts import mentions
 
 from torchelmo.config import build_config, config_to_dict
+from torchelmo.errors import ConfigError
 from torchelmo.tasks.classification import Prediction
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.runner import set_up
@@ -37,6 +39,15 @@ def test_phrases_may_have_labels_that_no_sentence_has(tmp_path):
     assert started.trained.model.labels == FINE
     assert {phrase.label for phrase in started.examples} == set(FINE)
     assert started.trained.model.loss(started.examples).isfinite()
+
+
+def test_words_that_are_frequent_only_in_equal_examples_are_explained(tmp_path):
+    """Equal examples are merged, so a word of four equal lines occurs once."""
+    (tmp_path / "train.tsv").write_text("positive\tGood film\nnegative\tBad film\n" * 4)
+    files = {"train": tmp_path / "train.tsv", "dev": tmp_path / "train.tsv", "out": tmp_path / "out"}
+    options = {"task": "sentiment", "data": {"min_phrase": 1}, "words": {"dim": 3, "min_count": 3}}
+    with pytest.raises(ConfigError, match=mentions("words.min_count", 3, "distinct")):
+        set_up(build_config(TaskConfig, {**options, **files}))
 
 
 def test_training_is_on_phrases_and_scoring_on_sentences(tmp_path):

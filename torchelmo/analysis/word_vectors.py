@@ -1,37 +1,36 @@
 """A vector for each word type: the mean of its vectors in context, in the text format of word2vec.
 
 v(w) = 1/n Σ_i h(occurrence i of w)
-
-Two such files, of two languages or models, are aligned by an orthogonal matrix W (Procrustes) that minimizes
-Σ ‖s (x − x̄) W + ȳ − y‖² over pairs of anchors, such as a small dictionary.
 """
 
 import logging
 import re
 import time
+import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from torchelmo.elmo import Elmo
 from torchelmo.embedder import Embedder, EmbedSettings
 from torchelmo.errors import ConfigError, InputError
-from torchelmo.files import atomic_write, content_hash, os_errors_as_output_error, read_lines, require_file
+from torchelmo.files import content_hash, os_errors_as_output_error
 from torchelmo.progress import count, progress
 from torchelmo.sentences import check_layers
-from torchelmo.tasks.words import read_vectors
 from torchelmo.tensors import read_tensors, write_tensors
-from torchelmo.text.reading import malformed, read_sentences
+from torchelmo.text.reading import read_sentences
 from torchelmo.unfinished import Unfinished, check_output, compare_settings, partial_folder
 
 KIND = "words"
 SAVE_SECONDS = 60.0
 _SUMS = "sums.safetensors"  # in OUT.partial
+_FILES = ("output", _SUMS)
 _MAX_TYPES = 2_000_000  # in memory while words are counted; beyond it, the words that were seen once are forgotten
 _BLOCK = 20_000  # tokens between two points at which the work can be saved
 _SPACES = re.compile(r"\s+")
@@ -99,6 +98,9 @@ def average_words(
     check_output(out, KIND, resume=resume, overwrite=overwrite, inputs=texts)
     if resume and out.exists() and not (partial_folder(out) / "settings.json").exists():
         log.info("%s: was already complete; nothing was done.", out)
+        Unfinished(
+            out, KIND, {}, _FILES
+        ).remove()  # left by a process that was killed after the output had got its name
         return _measure(out)
     # The same kernels in every process: a resumed run must write the same bytes.
     choice: Any = layers
@@ -112,7 +114,7 @@ def average_words(
         "max_words": max_words,
         "batch_tokens": batch_tokens,
     }
-    with Unfinished(out, KIND, settings, ["output", _SUMS], unit="sentences").open() as job:
+    with Unfinished(out, KIND, settings, _FILES, unit="sentences").open() as job:
         card = job.read_card() if resume else None
         if card is None:
             job.clear()
@@ -125,91 +127,9 @@ def average_words(
             sums.load(job)
         _add_all(sums, embedder, _read(texts, lang), n_sentences, job)
         with os_errors_as_output_error(out):
-            _write(job.folder / "output", sums.words, (total / n for total, n in zip(sums.totals, sums.counts)))
+            _write(sums, job.folder / "output")
         job.publish("output")
     return WordVectors(out, len(words), sums.totals.shape[1], int(sums.counts.sum()))
-
-
-class AlignedWords(NamedTuple):
-    """What `align_words` wrote."""
-
-    path: Path
-    n_words: int
-    n_anchors: int  # pairs that both files have
-    n_test: int
-    precision: float | None  # share of the test pairs whose target word is the nearest of all; None without any
-
-
-def align_words(
-    source: str | Path,
-    target: str | Path,
-    anchors: str | Path,
-    out: str | Path,
-    *,
-    test: str | Path | None = None,
-    overwrite: bool = False,
-) -> AlignedWords:
-    """Move the word vectors of one file into the space of another, so that words of both can be compared.
-
-    Args:
-        source: Word vectors in text format, such as `average_words` writes.
-        target: Word vectors of the same width.
-        anchors: A file with a word of `source` and its translation in `target` on each line, separated by white space,
-            or one word for both. Pairs that the files do not have are left out.
-        out: The file to write: all words of `source` with their vectors in the space of `target`.
-        test: Pairs, written as the anchors are, to measure the precision: how often the word of `target` with the
-            highest cosine is the translation. Cosines are taken after the mean of the anchors is subtracted.
-        overwrite: Replace an existing output.
-
-    Returns:
-        The number of words and anchors, and the precision.
-
-    Raises:
-        InputError: A file is malformed, the vectors have different widths, or there are fewer than two anchors.
-        OutputExistsError: The output exists.
-    """
-    out = Path(out)
-    check_output(out, "align", resume=False, overwrite=overwrite, inputs=[source, target, anchors])
-    (words, x), (others, y) = (
-        (file.words, file.vectors.double().numpy()) for file in map(read_vectors, (source, target))
-    )
-    if x.shape[1] != y.shape[1]:
-        raise InputError(f"{target}: expected vectors of {x.shape[1]} numbers, as in {source}, found {y.shape[1]}.")
-    row, other_row = ({word: i for i, word in enumerate(some)} for some in (words, others))
-    pairs = _read_pairs(anchors, row, other_row)
-    if len(pairs) < 2:
-        raise InputError(f"{anchors}: expected pairs of words that are in {source} and {target}, found {len(pairs)}.")
-    if len(pairs) < x.shape[1]:
-        log.warning(
-            "%s: %s determine only a part of a rotation in %s dimensions.",
-            anchors,
-            count(len(pairs), "pairs"),
-            x.shape[1],
-        )
-    i, j = np.array(pairs).T
-    x_mean, y_mean = x[i].mean(axis=0), y[j].mean(axis=0)
-    u, singular, v = np.linalg.svd((x[i] - x_mean).T @ (y[j] - y_mean))
-    moved = singular.sum() / max(((x[i] - x_mean) ** 2).sum(), 1e-12) * (x - x_mean) @ (u @ v)
-    tested = [] if test is None else _read_pairs(test, row, other_row)
-    precision = None
-    if tested:
-        unit = (y - y_mean) / np.maximum(np.linalg.norm(y - y_mean, axis=1, keepdims=True), 1e-12)
-        precision = float(np.mean([int(np.argmax(unit @ moved[i])) == j for i, j in tested]))
-    with atomic_write(out) as temporary:
-        _write(temporary, words, moved + y_mean)
-    return AlignedWords(out, len(words), len(pairs), len(tested), precision)
-
-
-def _read_pairs(path: str | Path, row: dict[str, int], other_row: dict[str, int]) -> list[tuple[int, int]]:
-    """Return the rows of both words of the pairs that both files have."""
-    found = []
-    for number, line in enumerate(read_lines(require_file(path, "pairs of words")), 1):
-        pair = line.split() * (2 if len(line.split()) == 1 else 1)
-        if len(pair) not in (0, 2):
-            raise malformed(path, number, "a word and its translation", f"{len(pair)} words")
-        if pair and pair[0] in row and pair[1] in other_row:
-            found.append((row[pair[0]], other_row[pair[1]]))
-    return found
 
 
 class _Sums:
@@ -235,18 +155,26 @@ class _Sums:
             "counts": torch.from_numpy(self.counts).double(),
             "progress": torch.tensor([self.n_sentences, self.n_blocks], dtype=torch.float64),
         }
+        tensors["checksum"] = _checksum(tensors)
         write_tensors(job.folder / _SUMS, tensors)
         job.n_committed = self.n_sentences
 
     def load(self, job: Unfinished) -> None:
-        shapes = {"totals": self.totals.shape, "counts": self.counts.shape, "progress": (2,)}
+        shapes = {"totals": self.totals.shape, "counts": self.counts.shape, "progress": (2,), "checksum": ()}
         again = "Start again with overwrite=True."
         tensors = read_tensors(
             job.folder / _SUMS, shapes, what="this run", dtypes=("F64",), dtype=torch.float64, advice=again
         )
+        if tensors.pop("checksum") != _checksum(tensors):
+            raise job.damaged(f"{_SUMS}: the checksum is wrong")
         self.totals, self.counts = tensors["totals"].numpy(), tensors["counts"].long().numpy()
         self.n_sentences, self.n_blocks = map(int, tensors["progress"].tolist())
         job.n_committed = self.n_sentences
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> Tensor:
+    content = b"".join(tensors[name].numpy().tobytes() for name in sorted(tensors))
+    return torch.tensor(zlib.crc32(content), dtype=torch.float64)
 
 
 def _count_words(texts: Sequence[str], lang: str | None, min_count: int, max_words: int) -> tuple[list[str], int]:
@@ -306,12 +234,12 @@ def _blocks(sentences: Iterator[list[str]]) -> Iterator[list[list[str]]]:
         yield block
 
 
-def _write(path: Path, words: Sequence[str], vectors: Iterable[npt.NDArray[np.float64]]) -> None:
+def _write(sums: _Sums, path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as stream:
-        for i, (word, vector) in enumerate(zip(words, vectors, strict=True)):
-            if i == 0:
-                stream.write(f"{len(words)} {len(vector)}\n")
-            stream.write(f"{word} {' '.join(f'{value:.6g}' for value in vector.tolist())}\n")
+        stream.write(f"{len(sums.words)} {sums.totals.shape[1]}\n")
+        for word, total, n in zip(sums.words, sums.totals, sums.counts, strict=True):
+            numbers = " ".join(f"{value:.6g}" for value in (total / n).tolist())
+            stream.write(f"{word} {numbers}\n")
 
 
 def _measure(out: Path) -> WordVectors:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from torchelmo.bulk.compute import JobSettings, embed_blocks, make_settings, open_model, shape_function, split_rows
-from torchelmo.bulk.outputs import Hdf5Output, Line, NpzOutput, Output, Shape
+from torchelmo.bulk.hdf5 import Hdf5Output
+from torchelmo.bulk.outputs import Line, NpzOutput, Output, Shape
 from torchelmo.bulk.parquet import ParquetOutput
 from torchelmo.bulk.partial import KIND, PartialOutput, text_bytes
 from torchelmo.bulk.vectors import VectorFile
 from torchelmo.errors import InputError, OutputError, OutputExistsError, TorchelmoError
-from torchelmo.files import require_file, source_name
+from torchelmo.files import os_errors_as_output_error, require_file, source_name
 from torchelmo.progress import Advance, progress
 from torchelmo.text.rows import Row, RowReader
 from torchelmo.unfinished import check_output, is_partial, partial_folder
@@ -124,6 +125,9 @@ def embed_file(
         return _already_complete(out, settings, shape, reader)
     job = PartialOutput(out, settings.decisive())
     with job.open():
+        if resume:
+            with os_errors_as_output_error(out):
+                output.reopen(job.path)
         if not (resume and job.resume(_tokenize(reader, settings.lang, n_lines), output)):
             job.start(_tokenize(reader, settings.lang, n_lines), output)
         if not len(job.counts):

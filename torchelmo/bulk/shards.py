@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torchelmo.bulk.compute import JobSettings, make_settings, open_model
 from torchelmo.bulk.job import FORMATS, write_rows
-from torchelmo.bulk.plan import Plan, Shard, Source, find_files, hash_shard, plan_shards
+from torchelmo.bulk.plan import Plan, Shard, Source, find_files, hash_shard, plan_shards, read_record, write_record
 from torchelmo.bulk.vectors import VectorFile
 from torchelmo.errors import (
     InputError,
@@ -31,13 +31,22 @@ from torchelmo.errors import (
     short_repr,
     shorten,
 )
-from torchelmo.files import atomic_write, content_hash, hold_lock, os_errors_as_output_error, read_json, write_json
+from torchelmo.files import (
+    MAX_JSON_BYTES,
+    atomic_write,
+    content_hash,
+    hold_lock,
+    os_errors_as_output_error,
+    read_json,
+    write_json,
+)
 from torchelmo.text.rows import Place, RowReader
 
 if TYPE_CHECKING:
     from torchelmo.elmo import Elmo
 
-MANIFEST = "torchelmo embed, manifest of a collection, version 1"
+MANIFEST = "torchelmo embed, manifest of a collection, version 2"
+DONE = "torchelmo embed, complete shard, version 2"
 MAX_MANIFEST_BYTES = 2**30
 FileFormat = Literal["parquet", "h5", "npz"]
 _PART_NAME = re.compile(r"part-\d{12}-[0-9a-f]{16}\.\w+")
@@ -189,7 +198,7 @@ def run_shard(plan: Plan, shard: Shard, elmo: "Elmo") -> Record:
         raise InputError(f"{path}: expected the {shard.n_rows:,} rows of the plan, found {n_rows:,}. Remove the file.")
     record = Record(shard.name, shard.first, n_rows, n_tokens, path.stat().st_size, content_hash(path))
     times = {"started": start, "finished": time.time()}
-    write_json(plan.folder / "done" / f"{shard.name}.json", {**record._asdict(), **times}, indent=None)
+    write_record(plan.folder / "done" / f"{shard.name}.json", {"format": DONE, **record._asdict(), **times})
     _failure_path(plan, shard).unlink(missing_ok=True)
     return record
 
@@ -216,7 +225,7 @@ def finish_shards(plan: Plan) -> bool:
             {**records[shard.name]._asdict(), "source": shard.source, "start": shard.start} for shard in plan.shards
         ],
     }
-    write_json(plan.folder / "manifest.json", content)
+    write_record(plan.folder / "manifest.json", content, indent=2)
     names = {shard.name for shard in plan.shards}
     for path in plan.folder.iterdir():
         if _PART_NAME.fullmatch(path.name) and path.name not in names:
@@ -300,10 +309,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
             f"{folder}: the collection is not finished. See torchelmo embed --status {folder}, and run the same "
             "command again to continue."
         )
-    content = read_json(path, "the manifest of a collection", max_bytes=MAX_MANIFEST_BYTES)
-    if not isinstance(content, dict) or content.get("format") != MANIFEST:
-        raise InputError(f"{path}: expected a manifest that torchelmo embed wrote, found something else.")
-    return content
+    return read_record(path, "the manifest of a collection", MANIFEST, max_bytes=MAX_MANIFEST_BYTES)
 
 
 def _read_done(plan: Plan) -> list[tuple[Record, tuple[float, float] | None]]:
@@ -312,7 +318,7 @@ def _read_done(plan: Plan) -> list[tuple[Record, tuple[float, float] | None]]:
     wanted = {shard.name for shard in plan.shards}
     for path in (plan.folder / "done").glob("part-*.json"):
         with contextlib.suppress(TorchelmoError, KeyError, TypeError, ValueError):  # removed in this moment
-            content = read_json(path, "the record of a shard")
+            content = read_record(path, "the record of a shard", DONE, max_bytes=MAX_JSON_BYTES)
             times = float(content["started"]), float(content["finished"])
             found[content["name"]] = Record(**{name: content[name] for name in Record._fields}), times
     with contextlib.suppress(TorchelmoError, KeyError, TypeError):

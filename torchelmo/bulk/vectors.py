@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from torchelmo.bulk.outputs import Array, hdf5_name
+from torchelmo.bulk.hdf5 import Hdf5Reader
+from torchelmo.bulk.outputs import Array
 from torchelmo.bulk.parquet import ParquetReader
 from torchelmo.errors import InputError, TorchelmoError, shorten
 from torchelmo.files import parse_json, require_file
@@ -33,7 +34,7 @@ class VectorFile(Sequence[Array]):
         self._path = require_file(path, "a file with vectors", regular=True)
         readers: dict[str, type[_Reader]] = {".npz": _NpzReader, ".parquet": ParquetReader}
         with self._errors_as_input_error():
-            self._file: _Reader = readers.get(self._path.suffix, _Hdf5Reader)(self._path)
+            self._file: _Reader = readers.get(self._path.suffix, Hdf5Reader)(self._path)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -135,38 +136,22 @@ class _Reader(Protocol):
     def close(self) -> None: ...
 
 
-class _ArchiveReader:
-    """What HDF5 and .npz files have in common: arrays by their names."""
-
-    _names: tuple[str, ...]  # of the boundaries, the starts, the ends and the texts of tokens
+class _NpzReader:
+    """Read the arrays of a .npz file. Its members have checksums, which are compared when they are read."""
 
     def __init__(self, path: Path) -> None:
-        self._file: Any = self._open(path)
+        self._stream = path.open("rb")  # NumPy would leave it open if the archive is damaged
         try:
+            self._file = np.load(self._stream, allow_pickle=False)
             self._read(path)
         except BaseException:
-            self.close()
+            self._stream.close()
             raise
-
-    def _read(self, path: Path) -> None:
-        if any(name not in self._file for name in self._names):
-            raise InputError(f"{path}: expected vectors and tokens as torchelmo writes them, found another layout.")
-        self._boundaries, self._starts, self._ends, self._texts = (self._array(name) for name in self._names)
-        boundaries = np.asarray(self._boundaries)
-        if boundaries.ndim != 1 or boundaries[0] != 0 or (np.diff(boundaries) < 0).any():
-            raise ValueError("the boundaries of lines do not rise from 0")
-        if not boundaries[-1] == len(self._starts) == len(self._ends):
-            raise ValueError(f"{len(self._starts)} tokens, but the boundaries of lines are for {boundaries[-1]}")
-
-    def _open(self, path: Path) -> Any:
-        raise NotImplementedError
-
-    def _array(self, name: str) -> Any:
-        return self._file[name]
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        raise NotImplementedError
+        settings: dict[str, Any] = parse_json(str(self._file["settings"]), "settings")
+        return settings
 
     @property
     def n_tokens(self) -> int:
@@ -175,21 +160,16 @@ class _ArchiveReader:
     def __len__(self) -> int:
         return len(self._boundaries) - 1
 
+    def ids(self) -> list[str] | None:
+        return bytes(self._file["ids"]).decode("utf-8").split("\n") if "ids" in self._file else None
+
     def tokens(self, line: int) -> list[Token]:
         first, last = map(int, self._boundaries[line : line + 2])
-        texts = [text.decode("utf-8") if isinstance(text, bytes) else text for text in self._texts[first:last]]
         starts, ends = self._starts[first:last].tolist(), self._ends[first:last].tolist()
-        return [Token(*one) for one in zip(texts, starts, ends, strict=True)]
-
-    def ids(self) -> list[str] | None:
-        raise NotImplementedError
-
-    @cached_property
-    def _array_names(self) -> list[str] | None:
-        return self.ids()
+        return [Token(*one) for one in zip(self._texts[first:last], starts, ends, strict=True)]
 
     def vectors(self, line: int) -> Array:
-        array: Array = self._array(str(line) if self._array_names is None else self._array_names[line])[()]
+        array: Array = self._file[str(line) if self._array_names is None else self._array_names[line]]
         n_tokens = int(self._boundaries[line + 1] - self._boundaries[line])
         if not self.settings.get("pool") and array.shape[-2] != n_tokens:
             raise ValueError(f"line {line} has {n_tokens} tokens and vectors of shape {array.shape}")
@@ -197,59 +177,19 @@ class _ArchiveReader:
 
     def close(self) -> None:
         self._file.close()
+        self._stream.close()
 
-
-class _Hdf5Reader(_ArchiveReader):
-    _names = ("tokens/boundaries", "tokens/start", "tokens/end", "tokens/text")
-
-    def _open(self, path: Path) -> Any:
-        import h5py
-
-        self._n_bytes = path.stat().st_size
-        return h5py.File(path, "r")
-
-    def _array(self, name: str) -> Any:
-        array = self._file[name]
-        if array.nbytes > self._n_bytes:  # nothing in the file is compressed
-            raise ValueError(f"{name!r} has the shape {array.shape}, which the size of the file rules out")
-        return array
-
-    def ids(self) -> list[str] | None:
-        return [id.decode("utf-8") for id in self._file["ids"][()]] if "ids" in self._file else None
+    def _read(self, path: Path) -> None:
+        names = ("boundaries", "start", "end", "tokens")
+        if any(name not in self._file for name in names):
+            raise InputError(f"{path}: expected vectors and tokens as torchelmo writes them, found another layout.")
+        self._boundaries, self._starts, self._ends, texts = (self._file[name] for name in names)
+        if self._boundaries.ndim != 1 or self._boundaries[0] != 0 or (np.diff(self._boundaries) < 0).any():
+            raise ValueError("the boundaries of lines do not rise from 0")
+        if not self._boundaries[-1] == len(self._starts) == len(self._ends):
+            raise ValueError(f"{len(self._starts)} tokens, but the boundaries of lines are for {self.n_tokens}")
+        self._texts = bytes(texts).decode("utf-8").split("\n")
 
     @cached_property
     def _array_names(self) -> list[str] | None:
-        ids = self.ids()
-        return None if ids is None else [hdf5_name(id) for id in ids]
-
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        return {name: value.item() if hasattr(value, "item") else value for name, value in self._file.attrs.items()}
-
-
-class _NpzReader(_ArchiveReader):
-    _names = ("boundaries", "start", "end", "tokens")
-
-    def _read(self, path: Path) -> None:
-        super()._read(path)
-        self._texts = bytes(self._texts).decode("utf-8").split("\n")
-
-    def _open(self, path: Path) -> Any:
-        self._stream = path.open("rb")  # NumPy would leave it open if the archive is damaged
-        try:
-            return np.load(self._stream, allow_pickle=False)
-        except BaseException:
-            self._stream.close()
-            raise
-
-    def close(self) -> None:
-        super().close()
-        self._stream.close()
-
-    def ids(self) -> list[str] | None:
-        return bytes(self._file["ids"]).decode("utf-8").split("\n") if "ids" in self._file else None
-
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        settings: dict[str, Any] = parse_json(str(self._file["settings"]), "settings")
-        return settings
+        return self.ids()

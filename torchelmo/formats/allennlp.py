@@ -4,7 +4,6 @@ Such an archive contains a model for a task. Its biLM and the mixes that were tr
 else of the task is not.
 """
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -152,11 +151,12 @@ def _read_mixes(weights: StateDict, config: BiLMConfig, *, layer_norm: bool) -> 
 
 
 def _uses_layer_norm(settings: Any) -> bool:
-    """Return whether the settings of the token embedder ask for a layer norm before the mix."""
+    """Return whether the settings of the ELMo ask for a layer norm before the mix."""
     level = [settings]
     for _ in range(12):
         for table in level:
-            if isinstance(table, dict) and re.fullmatch(r"elmo_token_embedder|elmo", str(table.get("type"))):
-                return table.get("do_layer_norm") is True
+            # A model that uses Elmo without a token embedder gives it no type.
+            if isinstance(table, dict) and (table.get("type") == "elmo_token_embedder" or "options_file" in table):
+                return table.get("do_layer_norm") in (True, "true", "True")
         level = [value for table in level if isinstance(table, dict) for value in table.values()]
     return False

@@ -30,7 +30,9 @@ _CHUNK = 1 << 20
 _SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _MAGIC: dict[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 _FILES_OF_MODELS = re.compile(
-    r".*\.(?:json|hdf5|h5|safetensors|txt|txt\.gz|index|data-\d+-of-\d+|pkl|dic|th)|checkpoint|README", re.IGNORECASE
+    # AllenNLP calls the options of its ELMo fta/….options_file.
+    r".*\.(?:json|hdf5|h5|safetensors|txt|txt\.gz|index|data-\d+-of-\d+|pkl|dic|th|options_file)|checkpoint|README",
+    re.IGNORECASE,
 )
 
 

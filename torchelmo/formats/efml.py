@@ -15,7 +15,7 @@ from torchelmo.bilm.config import PAPER_FILTERS, BiLMConfig
 from torchelmo.bilm.folder import MAX_CONFIG_BYTES
 from torchelmo.bilm.model import BiLM
 from torchelmo.config import build_config
-from torchelmo.errors import ConfigError, InputError
+from torchelmo.errors import ConfigError, InputError, WeightsError
 from torchelmo.files import read_json, read_lines, require_file
 from torchelmo.formats.hdf5 import check_download
 from torchelmo.formats.state_dict import StateDict, convert_convolutions, convert_highways, convert_lstms
@@ -69,8 +69,16 @@ def load_efml(folder: str | Path) -> BiLM:
             bilm = BiLM(config, symbols=Symbols(characters, words))
         else:
             bilm = BiLM(config, _vocabulary(words, folder / "word.dic"))
-    tensors = _convert_encoder(StateDict(folder / "token_embedder.pkl", _WHAT), config, word_dim)
-    tensors |= convert_lstms(StateDict(folder / "encoder.pkl", _WHAT), config)
+    token_embedder, encoder = (StateDict(folder / f"{name}.pkl", _WHAT) for name in ("token_embedder", "encoder"))
+    try:
+        tensors = _convert_encoder(token_embedder, config, word_dim) | convert_lstms(encoder, config)
+    except WeightsError as error:
+        if shape is not _DEFAULT_SHAPE:
+            raise
+        raise WeightsError(
+            f"{error} The file with the shape of the model, which config.json names as config_path, is not in the "
+            "folder, so the shape of the published models was assumed. Copy that file into the folder."
+        ) from error
     bilm.assign_parameters(tensors)
     release_freed_memory()
     bilm.origin, bilm.source = f"ELMoForManyLangs model {folder.name}", str(folder)

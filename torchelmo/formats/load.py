@@ -163,6 +163,8 @@ def find_model(model: str | Path | None = None) -> Path:
             return folder
         raise _wrong_file_error(folder)
     if not folder.exists():
+        if Path(f"{name}.index").is_file():  # what TensorFlow calls the path of a checkpoint
+            raise _wrong_file_error(Path(f"{name}.index"))
         return _find_elsewhere(str(name))
     if model_kind(folder) == "none":
         raise _no_model_error(folder)
@@ -283,11 +285,13 @@ def _folder_in_archive(root: Path) -> Path:
 def _no_model_error(folder: Path) -> MissingFileError:
     names = sorted(path.name for path in itertools.islice(folder.iterdir(), 1000)) if folder.is_dir() else []
     listed = ", ".join(short_repr(name) for name in names[:10]) + (", …" if len(names) > 10 else "")
+    weights = next((name for name in names if name.endswith((".hdf5", ".h5"))), None)
+    advice = f" If {short_repr(weights)} has the weights of a model, put its options.json beside it." if weights else ""
     return MissingFileError(
         f"{folder}: expected a model folder with config.json + model.safetensors, official files: options.json + "
         "*.hdf5, a TensorFlow checkpoint: options.json + *.index + *.data, a TF-Hub module: variables/variables.index, "
         "a model of ELMoForManyLangs: config.json + *.pkl + *.dic, or of AllenNLP: config.json + weights.th. Found "
-        f"{listed or 'an empty folder'}.{unfinished_download(folder)}"
+        f"{listed or 'an empty folder'}.{advice}{unfinished_download(folder)}"
     )
 
 

@@ -242,21 +242,23 @@ def _find_vocabularies(folder: Path, needed: bool) -> list[Path]:
     return others if len(others) == 1 else []
 
 
-def find_options(folder: Path) -> Path:
+def find_options(folder: Path, beside: str = "official files") -> Path:
     """Return the options.json of a folder; published files have longer names."""
     found = sorted(folder.glob("*options*.json"))
     found = [path for path in found if path.name == "options.json"] or found
     if len(found) != 1:
-        raise not_one_file(folder, "*options.json", found)
+        raise not_one_file(folder, "*options.json", found, beside)
     return found[0]
 
 
-def not_one_file(folder: Path, expected: str, found: list[Path]) -> MissingFileError:
+def not_one_file(folder: Path, expected: str, found: list[Path], beside: str = "official files") -> MissingFileError:
     """Return the error for a folder that does not have exactly one file of a kind."""
     names = ", ".join(path.name for path in found[:20]) or "none"
-    return MissingFileError(
-        f"{folder}: expected one {expected} in a folder of official files, found {names}.{unfinished_download(folder)}"
-    )
+    if found:
+        advice = " Put each model into another folder."
+    else:
+        advice = unfinished_download(folder) or " Copy it into the folder."
+    return MissingFileError(f"{folder}: expected one {expected} in a folder of {beside}, found {names}.{advice}")
 
 
 def read_options(path: Path) -> dict[str, Any]:

@@ -7,11 +7,12 @@ from functools import cache
 from pathlib import Path
 
 from torchelmo.config import Config, NonNegativeInt, build_config, read_toml
-from torchelmo.errors import ConfigError, MissingFileError, WeightsError
+from torchelmo.errors import ConfigError, MissingFileError, WeightsError, short_repr
 from torchelmo.files import content_hash
 
 REGISTRY = Path(__file__).with_name("models.toml")
 _NLPL = re.compile(r"nlpl:(\d{1,6})")
+_MAX_SERIES = 1000  # models
 _ARCHIVES = (".zip", ".tar.gz", ".tgz", ".tar")
 
 
@@ -123,15 +124,21 @@ def _check_sha256(path: Path, model: PublishedModel) -> Path:
 @cache
 def _read_registry(path: Path) -> tuple[PublishedModel, ...]:
     models = []
-    for item in read_toml(path).get("model", []):
+    tables = read_toml(path).get("model", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ConfigError(f"{path}: expected models as tables, [[model]], found something else.")
+    for item in tables:
         table = dict(item)
         last = table.pop("last", None)
         model = build_config(PublishedModel, table, str(path))
         models.append(model)
         if last is not None:  # a series of NLPL
             start = _NLPL.fullmatch(model.name)
-            if start is None:
-                raise ConfigError(f"{path}: {model.name}: expected a name such as nlpl:136, the first of a series.")
+            if start is None or not isinstance(last, int) or last >= int(start[1]) + _MAX_SERIES:
+                raise ConfigError(
+                    f"{path}: {short_repr(model.name)}: expected a name such as nlpl:136, the first of a series, and "
+                    f"`last`, the last of at most {_MAX_SERIES} numbers; found {short_repr(last)}."
+                )
             for number in range(int(start[1]) + 1, last + 1):
                 addresses = tuple(address.replace(start[1], str(number)) for address in model.addresses)
                 models.append(replace(model, name=f"nlpl:{number}", addresses=addresses))

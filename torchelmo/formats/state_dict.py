@@ -18,6 +18,8 @@ from torchelmo.files import require_file
 from torchelmo.formats.hdf5 import check_download
 from torchelmo.tensors import check_finite
 
+_PARALLEL = "module."  # what DataParallel adds to all names
+
 
 class StateDict:
     """The tensors of a file that `torch.save` wrote.
@@ -46,6 +48,8 @@ class StateDict:
                 f"{path}: expected a state_dict with tensors only, but the file is damaged or of another kind "
                 f"({reason:.200}). Download or copy it again."
             ) from error
+        if tensors and all(isinstance(name, str) and name.startswith(_PARALLEL) for name in tensors):
+            tensors = {name.removeprefix(_PARALLEL): tensor for name, tensor in tensors.items()}
         self.tensors: Mapping[str, Any] = tensors
 
     def shape(self, name: str) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from torchelmo.bilm.model import BiLM
-from torchelmo.errors import MissingFileError, WeightsError
+from torchelmo.errors import MissingFileError, WeightsError, short_repr
 from torchelmo.files import read_bounded
 from torchelmo.formats.layout import canonical_names, config_from_options, is_weight
 from torchelmo.formats.official import Source, build_official, find_options, read_options, read_parameters
@@ -24,6 +24,7 @@ _NOT_WEIGHTS = re.compile(  # counters, the state of optimizers without its vari
     r"(?:.*/)?(?:global_step|train_perplexity|beta[12]_power|Adagrad|Adam|Momentum|Variable)(?:_\d+)?"
 )
 _MAX_LISTED = 40
+_WHAT = "a TensorFlow checkpoint, where bilm-tf writes it"  # for errors about options.json
 
 
 class Variables(NamedTuple):
@@ -61,7 +62,7 @@ def load_checkpoint(folder: str | Path) -> BiLM:
     """
     folder = Path(folder)
     prefix = find_checkpoint(folder)
-    options = find_options(folder)
+    options = find_options(folder, _WHAT)
     bilm = build_official(read_options(options), find_variables(read_checkpoint(prefix)).source(), options)
     bilm.origin = f"TensorFlow checkpoint {prefix.name} + {options.name}"
     return bilm
@@ -90,7 +91,7 @@ def read_accumulators(folder: str | Path) -> dict[str, Tensor]:
                 f"{variables.path}: expected the state of Adagrad, {name}/Adagrad, with the shape of {name}; "
                 f"found {'none' if entry is None else entry.shape}."
             )
-    source, options = variables.source("/Adagrad"), find_options(folder)
+    source, options = variables.source("/Adagrad"), find_options(folder, _WHAT)
     config = config_from_options(read_options(options), source.datasets, str(options))
     tensors = read_parameters(config, source, options)
     if config.input != "words":
@@ -111,7 +112,7 @@ def find_checkpoint(folder: Path) -> Path:
         MissingFileError: There is no checkpoint, or it is not known which one to use.
     """
     found = sorted(path.with_suffix("") for path in folder.glob("*.index"))
-    state = folder / "checkpoint"
+    state, missing = folder / "checkpoint", ""
     if state.is_file():
         text = read_bounded(state, "the file `checkpoint`", max_bytes=2**20).decode("utf-8", "replace")
         match = re.search(r'^\s*model_checkpoint_path:\s*"([^"\n]*)"', text, re.MULTILINE)
@@ -120,12 +121,13 @@ def find_checkpoint(folder: Path) -> Path:
             named = folder / (re.split(r"[/\\]", match[1])[-1] or "none")
             if named in found:
                 return named
+            missing = f" The file `checkpoint` names {short_repr(named.name)}, which is not there."
     if len(found) == 1:
         return found[0]
     names = ", ".join(f"{path.name}.index" for path in found) or "none"
     raise MissingFileError(
         f"{folder}: expected one TensorFlow checkpoint, model.ckpt-N.index, or a file `checkpoint` that names one; "
-        f"found {names}."
+        f"found {names}.{missing}"
     )
 
 

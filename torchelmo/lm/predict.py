@@ -69,9 +69,12 @@ def language_model(bilm: BiLM) -> tuple[Softmax, Vocabulary]:
         InputError: The model has no softmax, or no vocabulary.
     """
     if bilm.softmax is None:
+        if bilm.config.input == "characters+words":
+            advice = "Models of ELMoForManyLangs give vectors only: use another model."
+        else:
+            advice = "Give it one with `torchelmo fine-tune` first."
         raise InputError(
-            f"{bilm.source}: expected a model with a softmax over words, but this one has only the layers. "
-            "Give it one with `torchelmo fine-tune` first."
+            f"{bilm.source}: expected a model with a softmax over words, but this one has only the layers. {advice}"
         )
     if bilm.vocabulary is None:
         raise InputError(

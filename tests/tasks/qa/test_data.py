@@ -132,6 +132,13 @@ def test_files_that_hold_no_questions_are_named(tmp_path, content, message):
         list(Qa().read_input(Source(str(path)), OPTIONS, {}))
 
 
+def test_a_plain_text_to_train_on_gets_no_advice_for_predicting(tmp_path):
+    (tmp_path / "letters.txt").write_text("Ann lives in Rome.")
+    with pytest.raises(InputError, match=mentions("letters.txt", "SQuAD")) as error:
+        Qa().read(tmp_path / "letters.txt", OPTIONS)
+    assert "questions" not in str(error.value)
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(MissingFileError, match=mentions(tmp_path / "none.json")):
         Qa().read(tmp_path / "none.json", OPTIONS)

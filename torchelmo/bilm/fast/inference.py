@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torchelmo.bilm.encoder import CharCNN, WordEmbedding
 from torchelmo.bilm.fast.cache import TokenVectorCache
 from torchelmo.bilm.fast.encoder import FastEncoder
-from torchelmo.bilm.fast.int8 import WEIGHTS, Int8LSTM, Int8Product, has_int8, int8_weight, sigmoid_rows_
+from torchelmo.bilm.fast.int8 import WEIGHTS, Int8LSTM, Int8Steps, has_int8
 from torchelmo.bilm.fast.products import (
     ROW_CLASSES,
     Kernel,
@@ -134,7 +134,7 @@ class FastInference:
                 "lstms",
                 precision,
                 (key, self.tuning),
-                lambda: _Recurrence(lstms, residual=self.residual, precision=precision, tuning=self.tuning),
+                lambda: Recurrence(lstms, residual=self.residual, precision=precision, tuning=self.tuning),
             )
             start = state or _zero_state(lstms, x, len(lengths))
             kernels = kernels if kernels == "fixed" else kernels_setting()
@@ -208,7 +208,7 @@ def pack(lengths: Sequence[int], device: torch.device) -> Packing:
 # The recurrence
 
 
-class _Recurrence:
+class Recurrence:
     """All LSTMs of a biLM with weights prepared for the kernels that were used so far."""
 
     def __init__(
@@ -233,7 +233,7 @@ class _Recurrence:
         hidden_after, cell_after = torch.empty_like(hidden), torch.empty_like(cell)
         with torch.inference_mode():
             packing = pack(lengths, x.device)
-            kernel = self._choose(packing.sizes) if kernels == "measured" else self.kernels[0]
+            kernel = self.choose(packing.sizes) if kernels == "measured" else self.kernels[0]
             places = [packing.backward if backward else packing.forward for backward in self.backward]
             below = torch.stack([x[place] for place in places])
             layers[0] = x.unsqueeze(1)
@@ -252,13 +252,13 @@ class _Recurrence:
         product = "joint" if kernel.product in ("batched", "joined") else kernel.product
         if (product, j) not in self._layers:
             self._layers[product, j] = (
-                _JointLayer(self.lstms[j], self.tuning)
+                JointLayer(self.lstms[j], self.tuning)
                 if product == "joint"
                 else _SeparateLayer(self.lstms[j], product, self.tuning)
             )
         return self._layers[product, j]
 
-    def _choose(self, sizes: Sequence[int]) -> Kernel:
+    def choose(self, sizes: Sequence[int]) -> Kernel:
         """Return the fastest kernel for steps of these sizes, measured with the first layer."""
         mean = sum(sizes) / max(1, len(sizes))
         rows = min(ROW_CLASSES, key=lambda rows: abs(math.log(rows / max(1.0, mean))))
@@ -322,16 +322,7 @@ class _Direction:
 
     def __init__(self, lstm: LSTM, product: str, tuning: Tuning) -> None:
         self.cell_dim, self.chunk = lstm.cell_dim, tuning.input_chunk
-        self.cell_clip, self.projection_clip = lstm.cell_clip, lstm.projection_clip
-        self.by_row = product == "int8"  # round every row in the same way
-        self.input, self.state, self.projection = (
-            Int8Product(int8_weight(lstm, name))
-            if product == "int8"
-            else prepare_product(getattr(lstm, name).detach(), product, tuning)
-            for name in WEIGHTS
-        )
-        self.bias = lstm.bias.detach().clone()
-        self.bias[2 * lstm.cell_dim : 3 * lstm.cell_dim] += FORGET_BIAS
+        self.steps = Int8Steps(lstm) if product == "int8" else _Steps(lstm, product, tuning)
 
     def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor) -> Tensor:
         """As `_Layer.run`, for one direction."""
@@ -339,35 +330,51 @@ class _Direction:
         before, n_rows = hidden, -1
         cell.mul_(2)
         for rows, some_sizes in _chunks(sizes, self.chunk // (4 * self.cell_dim)):
-            from_input = self.input(x[rows], self.bias)
-            for size, added in zip(some_sizes, from_input.split(some_sizes)):
+            for size, added in zip(some_sizes, self.steps.inputs(x[rows]).split(some_sizes)):
                 if size != n_rows:  # at the start, and when sentences end
                     hidden[size : len(before)] = before[size:]
                     before, twice, n_rows = before[:size], cell[:size], size
                     output = x.new_empty(size, self.cell_dim)
-                before = self._step(added, before, twice, output)
+                before = self.steps.step(added, before, twice, output)
                 outputs.append(before)
         cell.mul_(0.5)
         hidden[: len(before)] = before
         return torch.cat(outputs) if outputs else x.new_empty(0, hidden.shape[-1])
 
-    def _step(self, from_input: Tensor, hidden: Tensor, twice: Tensor, output: Tensor) -> Tensor:
-        gates = self.state(hidden, from_input)
-        parts = gates.chunk(4, dim=1)
-        parts[1].mul_(_TWO)
-        sigmoid_rows_(gates) if self.by_row else gates.sigmoid_()
-        _half_output(parts, twice, self.cell_clip, output, by_row=self.by_row)
+
+class _Steps:
+    """The steps of one LSTM in one direction, as `Int8Steps`."""
+
+    def __init__(self, lstm: LSTM, product: str, tuning: Tuning) -> None:
+        self.block = max(1, tuning.gate_block // (4 * lstm.cell_dim))
+        self.cell_clip, self.projection_clip = lstm.cell_clip, lstm.projection_clip
+        self.input, self.state, self.projection = (
+            prepare_product(getattr(lstm, name).detach(), product, tuning) for name in WEIGHTS
+        )
+        self.bias = lstm.bias.detach().clone()
+        self.bias[2 * lstm.cell_dim : 3 * lstm.cell_dim] += FORGET_BIAS
+
+    def inputs(self, x: Tensor) -> Tensor:
+        return self.input(x, self.bias)
+
+    def step(self, from_input: Tensor, hidden: Tensor, twice: Tensor, output: Tensor) -> Tensor:
+        all_gates = self.state(hidden, from_input)
+        for gates, cell, half in zip(*(each.split(self.block) for each in (all_gates, twice, output))):
+            parts = gates.chunk(4, dim=1)
+            parts[1].mul_(_TWO)
+            gates.sigmoid_()
+            _half_output(parts, cell, self.cell_clip, half)
         projected = self.projection(output).mul_(_TWO)
         if self.projection_clip is not None:
             projected.clamp_(-self.projection_clip, self.projection_clip)
         return projected
 
 
-class _JointLayer:
+class JointLayer:
     """One layer of every direction, with the gates of all directions in one tensor: for small models and for GPUs."""
 
     def __init__(self, lstms: Sequence[LSTM], tuning: Tuning) -> None:
-        self.cell_dim, self.chunk = lstms[0].cell_dim, tuning.input_chunk
+        self.cell_dim, self.chunk = lstms[0].cell_dim, tuning.joint_chunk
         self.cell_clip, self.projection_clip = lstms[0].cell_clip, lstms[0].projection_clip
         self.input_weight = _double_j([lstm.input_weight for lstm in lstms])
         self.state_weight = _double_j([lstm.state_weight for lstm in lstms])
@@ -378,31 +385,32 @@ class _JointLayer:
 
     def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor, kernel: Kernel) -> Tensor:
         """As `_Layer.run`."""
-        outputs = x.new_empty(len(x), x.shape[1], hidden.shape[-1])
+        n, max_rows = len(x), max(self.chunk // (4 * self.cell_dim * len(x)), *sizes[:1], 1)
+        outputs = x.new_empty(n, x.shape[1], hidden.shape[-1])
+        buffer = x.new_empty(n, min(max_rows, x.shape[1]), 4 * self.cell_dim)  # the gates, computed in place
         before, n_rows = hidden, -1
         cell.mul_(2)
-        for rows, some_sizes in _chunks(sizes, self.chunk // (4 * self.cell_dim * len(x))):
-            from_input = torch.baddbmm(self.bias, x[:, rows], self.input_weight)
-            steps = zip(from_input.split(some_sizes, dim=1), outputs[:, rows].split(some_sizes, dim=1))
-            for size, (added, after) in zip(some_sizes, steps):
-                if size != n_rows:  # at the start, and when sentences end: make the buffers of a step
+        for rows, some_sizes in _chunks(sizes, max_rows):
+            all_gates = buffer[:, : rows.stop - rows.start]
+            torch.baddbmm(self.bias, x[:, rows], self.input_weight, out=all_gates)
+            quarters = all_gates.view(n, -1, 4, self.cell_dim).unbind(2)
+            views = (tensor.split(some_sizes, dim=1) for tensor in (all_gates, outputs[:, rows], *quarters))
+            for size, gates, after, *parts in zip(some_sizes, *views):
+                if size != n_rows:  # at the start, and when sentences end
                     hidden[:, size : before.shape[1]] = before[:, size:]
                     before, twice, n_rows = before[:, :size], cell[:, :size], size
-                    gates = x.new_empty(len(x), size, 4 * self.cell_dim)
-                    parts, output = gates.chunk(4, dim=2), torch.empty_like(twice)
-                    each_before, each_gates, each_output = before.unbind(), gates.unbind(), output.unbind()
+                    output = torch.empty_like(twice)
                 if kernel.product == "batched":
-                    torch.baddbmm(added, before, self.state_weight, out=gates)
-                    gates.sigmoid_()
-                    _half_output(parts, twice, self.cell_clip, output)
-                    after.copy_(torch.bmm(output, self.projection))
+                    torch.baddbmm(gates, before, self.state_weight, out=gates)
                 else:
-                    for add, h, weight, out in zip(added.unbind(), each_before, self.state_weights, each_gates):
-                        torch.addmm(add, h, weight, out=out)
-                    gates.sigmoid_()
-                    _half_output(parts, twice, self.cell_clip, output)
-                    each_before = after.unbind()
-                    for half, weight, out in zip(each_output, self.projections, each_before):
+                    for gate, h, weight in zip(gates.unbind(), before.unbind(), self.state_weights):
+                        torch.addmm(gate, h, weight, out=gate)
+                gates.sigmoid_()
+                _half_output(parts, twice, self.cell_clip, output)
+                if kernel.product == "batched":
+                    torch.bmm(output, self.projection, out=after)
+                else:
+                    for half, weight, out in zip(output.unbind(), self.projections, after.unbind()):
                         torch.mm(half, weight, out=out)
                 if self.projection_clip is not None:
                     after.clamp_(-self.projection_clip, self.projection_clip)
@@ -419,14 +427,7 @@ def _double_j(tensors: Sequence[Tensor]) -> Tensor:
     return stacked
 
 
-def _half_output(
-    gates: Sequence[Tensor],
-    twice: Tensor,
-    clip: float | None,
-    out: Tensor,
-    *,
-    by_row: bool = False,
-) -> None:
+def _half_output(gates: Sequence[Tensor], twice: Tensor, clip: float | None, out: Tensor) -> None:
     """Update c ← f·c + i·tanh(j) and write o·tanh(c) / 2 to `out`.
 
     `gates` are σ(i), σ(2j), σ(f), σ(o), and `twice` is 2c: tanh(x) = 2σ(2x) − 1, and σ is faster than tanh.
@@ -435,8 +436,7 @@ def _half_output(
     twice.mul_(f).addcmul_(i, j, value=4).sub_(i, alpha=2)
     if clip is not None:
         twice.clamp_(-2 * clip, 2 * clip)
-    half = sigmoid_rows_(out.copy_(twice)) if by_row else torch.sigmoid(twice, out=out)
-    half.sub_(_HALF).mul_(o)
+    torch.sigmoid(twice, out=out).sub_(_HALF).mul_(o)
 
 
 def _chunks(sizes: list[int], max_rows: int) -> Iterator[tuple[slice, list[int]]]:

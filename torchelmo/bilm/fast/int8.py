@@ -4,27 +4,30 @@
 
 Every row of x has its own a = max |x|, and every column of W its own s = max |W| / 127. The sums of int8 products are
 exact. Together with sigmoids that round every row in the same way, this makes the layers of a sentence independent of
-the other sentences in its batch, to the last bit.
+the other sentences in its batch, to the last bit, whichever kernel multiplies.
 """
 
 import logging
 import math
-import warnings
 from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from torchelmo.bilm.lstm import LSTMState, ProjectedLSTM
+from torchelmo.bilm.lstm import FORGET_BIAS, LSTMState, ProjectedLSTM
 from torchelmo.errors import InputError
 from torchelmo.runtime import release_freed_memory
 
 log = logging.getLogger(__name__)
 WEIGHTS = ("input_weight", "state_weight", "projection")  # of an LSTM that are rounded
 _LARGEST = 127  # of the int8 values that are used, so that every value has its negative
-_ZERO_POINT = 128  # the kernels take activations as uint8
-_TINY = torch.finfo(torch.float32).tiny
+_ZERO_POINT = 128  # oneDNN's kernel takes activations as uint8
+_TINY = 1e-30  # a row or column without larger values becomes zero
+_SMALL = 1 << 20  # weights up to this size are multiplied without oneDNN's packing: preparing a call takes longer
+_BLOCK = 1 << 17  # gates computed at once: 512 KB, which the cache of a core can hold
+# Tensors, because PyTorch converts a number in every call.
+_MOST, _HALF = torch.tensor(float(_LARGEST)), torch.tensor(0.5)
 _GRAIN = 1 << 15  # PyTorch splits elementwise work over threads from this number of elements on
 _LANES = 32  # elements that its vectorized loops take at a time, with AVX-512 or less
 
@@ -48,24 +51,105 @@ def quantize(weight: Tensor) -> Int8Weight:
 
 
 class Int8Product:
-    """x · W (+ add) with W in int8 and x rounded to int8, row by row."""
+    """x · W (+ add) with W in int8 and x rounded to int8, row by row. W is packed when it is first needed."""
 
     def __init__(self, weight: Int8Weight) -> None:
-        values, scale = weight
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the operators announce that quantization will move elsewhere
-            zeros = torch.zeros(len(scale), dtype=torch.int64)
-            channels = torch._make_per_channel_quantized_tensor(values.T.contiguous(), scale.double(), zeros, 0)
-            self.packed = torch.ops.quantized.linear_prepack(channels, None)
-        release_freed_memory()  # of the transposed copy
+        self.values, self.scale = weight.values, weight.scale / _LARGEST
+        self._transposed: Tensor | None = None
+        self._packed: Tensor | None = None
 
     def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
         """(rows, input_dim) -> (rows, output_dim). `add` is one row for all rows, or one for each."""
-        largest = torch.linalg.vector_norm(x, math.inf, dim=1, keepdim=True).clamp_min_(_TINY)
-        # The range of the quantized rows is always [−1, 1], so that no row depends on the others.
-        multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
-        product: Tensor = multiply(x / largest, 1.0 / _LARGEST, _ZERO_POINT, self.packed)
+        product, largest = self.unscaled(x)
         return product.mul_(largest) if add is None else torch.addcmul(add, product, largest, out=product)
+
+    def unscaled(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the product with x / max |x|, and max |x| (rows, 1)."""
+        largest = torch.linalg.vector_norm(x, math.inf, dim=1, keepdim=True).clamp_min_(_TINY)
+        rounded = (x * (_MOST / largest)).round_()
+        if len(x) == 1 or self.values.numel() <= _SMALL or not _has_packed_int8():
+            if self._transposed is None:
+                self._transposed = self.values.T.contiguous().T
+            product = torch._int_mm(rounded.to(torch.int8), self._transposed).float().mul_(self.scale)
+        else:
+            if self._packed is None:
+                self._packed = _pack(self.values)
+            product = _multiply_packed(rounded.add_(_ZERO_POINT).to(torch.uint8), self._packed, self.scale)
+        return product, largest
+
+
+def _pack(values: Tensor) -> Tensor:
+    packed: Tensor = torch.ops.onednn.qlinear_prepack(values.T.contiguous(), None)
+    release_freed_memory()  # of the transposed copy
+    return packed
+
+
+def _multiply_packed(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
+    output = 1.0, 0, torch.float32  # scale, zero point, type
+    multiply = torch.ops.onednn.qlinear_pointwise
+    product: Tensor = multiply(x, 1.0, _ZERO_POINT, packed, scale, _zeros(len(scale)), None, *output, "none", [], "")
+    return product
+
+
+@cache
+def _zeros(n: int) -> Tensor:
+    return torch.zeros(n, dtype=torch.int64)
+
+
+@cache
+def _has_packed_int8() -> bool:
+    """Return whether oneDNN's product with packed weights is available and rounds as the other one."""
+    values = torch.arange(-128, 128, dtype=torch.int8).repeat(8).view(32, 64)
+    x, scale = torch.arange(-127, 128).repeat(2)[:128].view(4, 32), torch.rand(64)
+    try:
+        packed = _multiply_packed((x + _ZERO_POINT).to(torch.uint8), _pack(values), scale)
+    except (RuntimeError, AttributeError, NotImplementedError, TypeError) as error:
+        log.debug("oneDNN's int8 kernels are not available: %s", error)
+        return False
+    return torch.equal(packed, torch._int_mm(x.to(torch.int8), values).float().mul_(scale))
+
+
+class Int8Steps:
+    """The steps of one LSTM in one direction."""
+
+    def __init__(self, lstm: "ProjectedLSTM | Int8LSTM") -> None:
+        input_weight, state_weight, projection = (int8_weight(lstm, name) for name in WEIGHTS)
+        # tanh(z) = 2σ(2z) − 1: the factors are folded into the scales, which changes no digit.
+        self.input, self.state = (
+            Int8Product(weight._replace(scale=_double_j(weight.scale))) for weight in (input_weight, state_weight)
+        )
+        self.projection = Int8Product(projection._replace(scale=2 * projection.scale))
+        self.cell_clip, self.projection_clip = lstm.cell_clip, lstm.projection_clip
+        self.bias = _double_j(lstm.bias.detach())
+        self.bias[2 * lstm.cell_dim : 3 * lstm.cell_dim] += FORGET_BIAS
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Return what the input adds to the gates: (rows, input_dim) -> (rows, 4 · cell_dim)."""
+        return self.input(x, self.bias)
+
+    def step(self, from_input: Tensor, hidden: Tensor, twice: Tensor, output: Tensor) -> Tensor:
+        """Return the output of a step. `twice` is 2c and is updated, `output` (rows, cell_dim) is overwritten."""
+        gates, largest = self.state.unscaled(hidden)
+        n = max(1, _BLOCK // gates.shape[1])
+        rows = (tensor.split(n) for tensor in (gates, largest, from_input, twice, output))
+        for gate, scale, added, cell, half in zip(*rows):
+            sigmoid_rows(torch.addcmul(added, gate, scale, out=gate), out=gate)
+            i, j, f, o = gate.chunk(4, dim=1)
+            cell.mul_(f).addcmul_(i, j, value=4).sub_(i, alpha=2)
+            if self.cell_clip is not None:
+                cell.clamp_(-2 * self.cell_clip, 2 * self.cell_clip)
+            sigmoid_rows(cell, out=half).sub_(_HALF).mul_(o)
+        projected = self.projection(output)
+        if self.projection_clip is not None:
+            projected.clamp_(-self.projection_clip, self.projection_clip)
+        return projected
+
+
+def _double_j(gates: Tensor) -> Tensor:
+    """Return the values (4 · cell_dim,) of the gates i, j, f, o as i, 2j, f, o."""
+    doubled = gates.clone()
+    doubled.chunk(4)[1].mul_(2)
+    return doubled
 
 
 @cache
@@ -91,15 +175,18 @@ def _why_no_int8() -> str:
     return "" if torch.allclose(product, x @ values.float()) else "the operator gives wrong results"
 
 
-def sigmoid_rows_(x: Tensor) -> Tensor:
-    """Replace x (rows, width) by σ(x), with the same rounding for a row whatever its place.
+def sigmoid_rows(x: Tensor, *, out: Tensor) -> Tensor:
+    """Write σ(x) to `out` (rows, width), with the same rounding for a row whatever its place.
 
     PyTorch's vectorized σ rounds differently from the one for the elements that remain at the end of a row or of the
     part of a thread, so x is given to it in parts without such elements, or row by row.
     """
-    for part in x.split(_aligned_parts(len(x), x.shape[1], torch.get_num_threads())):
-        part.sigmoid_()
-    return x
+    parts = _aligned_parts(len(x), x.shape[1], torch.get_num_threads())
+    if len(parts) == 1:
+        return torch.sigmoid(x, out=out)
+    for part, result in zip(x.split(parts), out.split(parts)):
+        torch.sigmoid(part, out=result)
+    return out
 
 
 @cache
