@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import finetune
-from results import HERE, Settings, read_toml
+from results import HERE, MIX_CLAIM, Settings, read_toml
 
 ROOT = HERE.parents[1]
 RESULTS = HERE / "results"
@@ -90,8 +90,11 @@ def claim_lines(name: str, spec: Settings, result: Settings | None) -> list[list
         for claim in spec.get("claims", [])
         for row in claim.get("rows") or papers
     ]
-    if name == "table7":
-        expected = [*((finetune.CLAIM, row, "falls on every text") for row in papers), *expected]
+    # Claims that no column of a table decides.
+    more = {"table7": (finetune.CLAIM, "falls on every text"), "figure2": (MIX_CLAIM, "layer 1 is favored")}
+    if name in more:
+        text, paper = more[name]
+        expected = [*((text, row, paper) for row in papers), *expected]
     lines = []
     for text, row, paper in expected:
         claim = decided.get((text, row))
@@ -119,7 +122,10 @@ def experiment_lines(name: str, spec: Settings, result: Settings | None, images:
     runs = f"{result['runs']} task runs" if result["runs"] or result["missing"] else "No task runs"
     runs += f", {result['missing']} more are not finished" if result["missing"] else ""
     where = f"Commit {result['commit']}, {result['machine']}."
-    return [*lines, f"{runs}; {result['minutes']:.0f} minutes of one core, shared runs included. {where}"]
+    return [
+        *lines,
+        f"{runs}; {result['minutes']:.0f} minutes of wall-clock time with one thread, shared runs included. {where}",
+    ]
 
 
 def description(path: Path) -> list[str]:

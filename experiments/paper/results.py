@@ -6,7 +6,7 @@ result.json of an experiment has
     tables                 [{"title", "head", "rows"}] for the page, which rounds the numbers
     claims                 [{"text", "row", "better", "than", "difference", "standard_error", "over", "verdict"}]
     runs, missing          the number of finished task runs, and of those that are not finished
-    minutes                the duration of all of them on one core, also of those that other tables share
+    minutes                the duration of all of them by the clock, also of those that other tables share
     commit, machine        the code and the computer that ran it
 """
 
@@ -24,6 +24,7 @@ from torchelmo.runtime import processor_name
 from torchelmo.tasks.table.report import judge
 
 HERE = Path(__file__).parent
+MIX_CLAIM = "At the input, layer 1 has more weight than each of the others"
 Settings = dict[str, Any]  # the content of a TOML file
 
 
@@ -63,6 +64,8 @@ def result_of_table(spec: Settings, found: Settings) -> Settings:
         }
         for claim in found["claims"]
     ]
+    if spec.get("plot") == "mixes":
+        claims += _mix_claims(found["cells"])
     return {
         "title": found["title"],
         "tables": [{"title": "", "head": head, "rows": rows}, *_mix_tables(found["cells"])],
@@ -120,6 +123,18 @@ def _show_cell(cell: Settings | None) -> str:
     metric, n = cell["runs"][0]["metric"], len(cell["runs"])
     deviation = f" ± {cell['sd'][metric]:.2f}" if n > 1 else ""
     return f"{cell['mean'][metric]:.2f}{deviation} ({n})"
+
+
+def _mix_claims(cells: Sequence[Settings]) -> list[Settings]:
+    """Compare, in every run, the weight of layer 1 at the input with the largest of the other weights."""
+    claims = []
+    for cell in cells:
+        mixes = [mix["weights"] for run in cell["runs"] for mix in run["mixes"] if mix["place"] == "input"]
+        if mixes:
+            first = [weights[1] for weights in mixes]
+            others = [max(weights[:1] + weights[2:]) for weights in mixes]
+            claims.append(compare_pairs(MIX_CLAIM, cell["row"], first, others, "seeds"))
+    return claims
 
 
 def _mix_tables(cells: Sequence[Settings]) -> list[Settings]:
