@@ -213,6 +213,16 @@ def test_paired_values_decide(scripts):
     assert compare("better", "words", [1.0], [2.0], "words")["verdict"] == "not decided: one seed"
 
 
+def test_a_run_keeps_the_commit_that_trained_it(scripts, tmp_path, monkeypatch):
+    results, file = scripts["results"], tmp_path / "commits.json"
+    monkeypatch.setattr(results, "find_commit", lambda: "aaaaaaa")
+    assert results.commits_of_runs(file, ["tasks/one"], trained_now=True) == "aaaaaaa"
+    monkeypatch.setattr(results, "find_commit", lambda: "bbbbbbb")
+    assert results.commits_of_runs(file, ["tasks/one", "tasks/two"], trained_now=True) == "aaaaaaa, bbbbbbb"
+    assert results.commits_of_runs(file, ["tasks/two"], trained_now=True) == "bbbbbbb"
+    assert results.commits_of_runs(file, ["tasks/two", "tasks/three"], trained_now=False) == "bbbbbbb, unknown"
+
+
 def test_the_page_shows_what_was_run_and_what_was_not(scripts, tmp_path):
     page, results = scripts["page"], tmp_path / "results"
     runs = tmp_path / "runs"

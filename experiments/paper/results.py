@@ -7,9 +7,10 @@ result.json of an experiment has
     claims                 [{"text", "row", "better", "than", "difference", "standard_error", "over", "verdict"}]
     runs, missing          the number of finished task runs, and of those that are not finished
     minutes                the duration of all of them by the clock, also of those that other tables share
-    commit, machine        the code and the computer that ran it
+    commit, machine        the code that trained the runs (several commits if they differ), and the computer
 """
 
+import json
 import math
 import os
 import statistics
@@ -29,10 +30,23 @@ Settings = dict[str, Any]  # the content of a TOML file
 
 
 def save_result(path: Path, result: Settings) -> None:
-    """Write a result with the commit and the machine."""
+    """Write a result with the machine and, unless the result names the commits of its runs, the commit."""
     machine = f"{processor_name()}, {os.cpu_count()} cores"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {**result, "commit": find_commit(), "machine": machine})
+    write_json(path, {"commit": find_commit(), **result, "machine": machine})
+
+
+def commits_of_runs(path: Path, folders: Sequence[str], *, trained_now: bool) -> str:
+    """Return the commits that trained the runs, and record those of new runs in the file `path`.
+
+    A run keeps the commit at which it was first seen. Runs that were trained in another way have an unknown commit.
+    """
+    known: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    now = find_commit() if trained_now else "unknown"
+    known |= {Path(folder).name: now for folder in folders if Path(folder).name not in known}
+    if trained_now:
+        write_json(path, known)
+    return ", ".join(sorted({known[Path(folder).name] for folder in folders}))
 
 
 def result_of_table(spec: Settings, found: Settings) -> Settings:

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 import finetune
-from results import HERE, read_toml, result_of_table, save_result
+from results import HERE, commits_of_runs, read_toml, result_of_table, save_result
 
 from torchelmo.tasks.table.run import run_table
 
@@ -41,7 +41,11 @@ def run(name: str, out: Path, *, jobs: int = 1, model: str = "", rows: list[str]
     finally:
         table = out / name / "table.json"
         if table.exists():
-            found = result_of_table(read_toml(path), json.loads(table.read_text(encoding="utf-8")))
+            written = json.loads(table.read_text(encoding="utf-8"))
+            found = result_of_table(read_toml(path), written)
+            trained = [run["folder"] for cell in written["cells"] for run in cell["runs"]]
+            if trained:
+                found["commit"] = commits_of_runs(out / "commits.json", trained, trained_now=train)
             more = out / name / "more.json"
             if more.exists():  # the perplexities of table 7
                 extra = json.loads(more.read_text(encoding="utf-8"))
