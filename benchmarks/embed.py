@@ -108,14 +108,21 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_results(files: list[Path]) -> dict[str, Any]:
-    """Join the results of several runs on one machine. The limits of the machine are the highest that were measured."""
+    """Join the results of several runs on one machine; of rows that were measured twice, keep the first.
+
+    The limits of the machine are the highest that were measured.
+    """
     results = [json.loads(file.read_text()) for file in files]
     joined: dict[str, Any] = {key: results[0][key] for key in ("machine", "commit", "threads")}
     joined |= {key: max(result[key] for result in results) for key in ("sgemm", "reading")}
-    joined |= {"rows": [row for result in results for row in result["rows"]], "startup": {}}
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in (row for result in results for row in result["rows"]):
+        key = row["what"], row["shape"], row.get("batch"), row.get("size"), row["implementation"]
+        rows.setdefault(key, row)
+    joined |= {"rows": list(rows.values()), "startup": {}}
     for result in results:
         for shape, found in result["startup"].items():
-            joined["startup"].setdefault(shape, {}).update(found)
+            joined["startup"][shape] = found | joined["startup"].get(shape, {})
     return joined
 
 

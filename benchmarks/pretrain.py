@@ -3,7 +3,8 @@
     python -m benchmarks.pretrain --shapes 512-512
 
 A step processes a window of batch × unroll tokens in both directions: forward and backward pass with sampled softmax,
-gradient clipping and fused Adam. Each token counts once, although both directions read it.
+gradient clipping and fused Adam. Each token counts once, although both directions read it. "LSTMs in turn" runs one
+direction after the other with all threads, instead of each direction in its own thread.
 """
 
 import argparse
@@ -11,12 +12,13 @@ import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -74,8 +76,11 @@ def main() -> None:
     result: dict[str, Any] = {"machine": machine(), "commit": commit(), "threads": arguments.threads, "rows": []}
     # One process per shape, so that their peak memories are independent.
     print_header(f"{arguments.threads} threads; percentages are shares of the sgemm peak")
-    print("| cell-filters | sgemm GFLOP/s | tokens/s (max) | reference | speed-up | encoder | LSTMs | softmax ", end="")
-    print("| optimizer | MB, reference |\n|---|---|---|---|---|---|---|---|---|---|", flush=True)
+    print(
+        "| cell-filters | sgemm GFLOP/s | tokens/s (max) | reference | speed-up | encoder | LSTMs | LSTMs in turn ",
+        end="",
+    )
+    print("| softmax | optimizer | MB, reference |\n|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         for name in arguments.shapes:
             result["rows"].append(pool.submit(measure, name, arguments).result())
@@ -175,6 +180,10 @@ class Training:
             tops = [top for top in (out.forward, out.backward) if top is not None]
             torch.autograd.backward(tops, [torch.ones_like(top) for top in tops])
 
+        def lstms_in_turn() -> None:
+            with patch("torchelmo.bilm.fast.training.in_parallel", run_in_turn):
+                lstms()
+
         def softmax() -> None:
             sampled_loss(last, hidden, window.targets, negatives).backward()
 
@@ -184,7 +193,13 @@ class Training:
             self.optimizer.zero_grad()
 
         self.n_negatives = len(negatives.words)
-        return {"encoder": encoder, "LSTMs": lstms, "softmax": softmax, "optimizer": optimizer}
+        return {
+            "encoder": encoder,
+            "LSTMs": lstms,
+            "LSTMs in turn": lstms_in_turn,
+            "softmax": softmax,
+            "optimizer": optimizer,
+        }
 
     def flops(self) -> dict[str, float]:
         """Count the operations of the matrix products per step. The backward pass takes twice the forward pass.
@@ -196,6 +211,12 @@ class Training:
         encoder = 2.0 * (c.n_highway * 2 * n * n + n * p) * statistics.mean(self.n_types)
         lstms = 2 * c.n_layers * 2.0 * (2 * p * 4 * c.cell_dim + c.cell_dim * p) * tokens
         return {"encoder": 3 * encoder, "LSTMs": 3 * lstms, "softmax": 3 * 2.0 * 2 * tokens * self.n_negatives * p}
+
+
+def run_in_turn(function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], device: torch.device) -> list[Any]:
+    """Call `function` with each tuple of arguments, as `in_parallel`, but one after the other with all threads."""
+    with torch.no_grad():
+        return [function(*each) for each in arguments]
 
 
 def reference_sampled_loss(softmax: Softmax, hidden: Tensor, targets: Tensor, negatives: Negatives) -> Tensor:
@@ -246,7 +267,7 @@ def print_row(row: dict[str, Any]) -> None:
     parts = [
         f"{row['seconds'][name] * 1e3:.0f} ms"
         + (f", {row['share_of_peak'][name]:.0%}" if name in row["share_of_peak"] else "")
-        for name in ("encoder", "LSTMs", "softmax", "optimizer")
+        for name in ("encoder", "LSTMs", "LSTMs in turn", "softmax", "optimizer")
     ]
     print(
         f"| {row['shape']} | {row['sgemm']:.0f} | {row['tokens_per_second']:,.0f} ({row['fastest']:,.0f}) "

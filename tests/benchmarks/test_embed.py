@@ -24,6 +24,7 @@ def test_results_of_several_runs_make_one_table(tmp_path, capsys):
         files[-1].write_text(json.dumps(result(shape, name, 100.0 + n)))
     joined = embed.read_results(files)
     assert joined["sgemm"] == 102.0
+    assert embed.read_results([*files, *files])["rows"] == joined["rows"]
     assert set(joined["startup"]["small"]) == {"float32", "float32 before"}
     embed.print_tables(joined)
     printed = capsys.readouterr().out
