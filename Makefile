@@ -39,7 +39,8 @@ test-kernels: $(INSTALLED)  ## the numeric tests with other CPU kernels and thre
 	@failed=; for chosen in $(KERNELS); do kernels=$${chosen%/*} threads=$${chosen#*/}; \
 		echo "== $$kernels kernels, $$threads thread(s)"; \
 		env $$(test $$kernels = own || echo $$kernels) OMP_NUM_THREADS=$$threads MKL_NUM_THREADS=$$threads \
-			$(BIN)/python -m pytest --no-cov -q $(NUMERIC) $(ARGS) || failed="$$failed $$chosen"; \
+			$(BIN)/python -m pytest -n $$(test $$threads = 1 && echo $(WORKERS) || echo 0) --no-cov -q $(NUMERIC) $(ARGS) \
+			|| failed="$$failed $$chosen"; \
 	done; test -z "$$failed" || { echo "failed with:$$failed" >&2; exit 1; }
 
 OLD := build/old-code
