@@ -1,19 +1,29 @@
 """The scripts in examples/ run."""
 
-import subprocess
+import runpy
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
+from forks import run_forked
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
-def test_example_runs(script, tmp_path):
-    run = subprocess.run(
-        [sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout
+def test_example_runs(script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    monkeypatch.syspath_prepend(script.parent)
+    output, errors = tmp_path / "output.txt", tmp_path / "errors.txt"
+
+    def run():
+        sys.stdout, sys.stderr = output.open("w"), errors.open("w")
+        warnings.simplefilter("error")
+        runpy.run_path(str(script), run_name="__main__")
+        sys.stdout.close()
+
+    assert run_forked(run) == 0, errors.read_text()
+    assert output.read_text()

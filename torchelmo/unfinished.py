@@ -8,6 +8,7 @@ lock            held by the process that writes here
 
 import contextlib
 import os
+import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -194,6 +195,8 @@ class Unfinished:
     def remove(self) -> None:
         """Remove the files that this kind of job writes, and the folder if nothing else is in it."""
         for name in (*self._files, "lock", _CARD):  # the mark last
+            for leftover in self.folder.glob(f".{name}.*.tmp"):  # of a process that was killed
+                shutil.rmtree(leftover, ignore_errors=True)
             with contextlib.suppress(OSError):
                 (self.folder / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):

@@ -8,7 +8,7 @@ from facts import mentions
 
 from torchelmo import Elmo, embedder
 from torchelmo.analysis import word_vectors
-from torchelmo.analysis.word_vectors import average_words
+from torchelmo.analysis.word_vectors import align_words, average_words
 from torchelmo.errors import ConfigError, InputError, OutputExistsError, WeightsError, WrongCallError
 
 SENTENCES = ["the bow and the arrow", "a bow of wood", "the wood", "", "New\u00a0York and the bow"] * 3
@@ -128,6 +128,57 @@ def test_the_work_is_saved_from_time_to_time(elmo, text, tmp_path, monkeypatch):
     average_words(elmo, [text], tmp_path / "words.txt", min_count=1, lang=None)
     assert saved == sorted(set(saved))
     assert len(saved) > 3
+
+
+def write_vectors(path, words, vectors):
+    rows = [f"{word} {' '.join(map(str, vector))}\n" for word, vector in zip(words, vectors.tolist())]
+    path.write_text("".join([f"{len(words)} {vectors.shape[1]}\n", *rows]), encoding="utf-8")
+
+
+@pytest.fixture
+def languages(tmp_path):
+    """The vectors of 60 words, and the same rotated, scaled and moved, under other names; 40 pairs, and 20 to test."""
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=(60, 8)) + 3
+    rotation, _ = np.linalg.qr(random.normal(size=(8, 8)))
+    write_vectors(tmp_path / "a.vec", [f"a{i}" for i in range(60)], vectors)
+    write_vectors(tmp_path / "b.vec", [f"b{i}" for i in range(60)], 0.5 * vectors @ rotation - 7)
+    for name, numbers in (("anchors", range(40)), ("test", range(40, 60))):
+        lines = [f"a{i}\tb{i}\n" for i in numbers]
+        (tmp_path / name).write_text("".join([*lines, "\n", "absent b1\n"]), encoding="utf-8")
+    return [tmp_path / name for name in ("a.vec", "b.vec", "anchors")]
+
+
+def test_a_rotation_is_found_from_anchors(languages, tmp_path):
+    result = align_words(*languages, tmp_path / "out.vec", test=tmp_path / "test")
+    assert result == (tmp_path / "out.vec", 60, 40, 20, 1.0)
+    found, expected = (np.loadtxt(tmp_path / name, skiprows=1, usecols=range(1, 9)) for name in ("out.vec", "b.vec"))
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_precision_counts_wrong_translations(languages, tmp_path):
+    (tmp_path / "test").write_text("a50 b50\na51 b51\na52 b1\na53 b2\n", encoding="utf-8")
+    assert align_words(*languages, tmp_path / "out.vec", test=tmp_path / "test").precision == 0.5
+
+
+def test_files_that_cannot_be_aligned_are_named(languages, tmp_path):
+    source, target, anchors = languages
+    out = tmp_path / "out.vec"
+    with pytest.raises(WrongCallError, match=mentions(source, "input")):
+        align_words(*languages, source, overwrite=True)
+    anchors.write_text("a1 b1 c1\n", encoding="utf-8")
+    with pytest.raises(InputError, match=mentions(anchors, "line 1", 3)):
+        align_words(*languages, out)
+    anchors.write_text("a1 b1\nx y\n", encoding="utf-8")
+    with pytest.raises(InputError, match=mentions(anchors, source, target, 1)):
+        align_words(*languages, out)
+    write_vectors(target, ["b1"], np.ones((1, 3)))
+    with pytest.raises(InputError, match=mentions(target, 8, 3)):
+        align_words(*languages, out)
+    assert not out.exists()
+    out.touch()
+    with pytest.raises(OutputExistsError, match=mentions(out)):
+        align_words(*languages, out)
 
 
 def test_what_is_wrong_is_named(elmo, text, tmp_path):

@@ -4,12 +4,12 @@ import json
 import os
 import resource
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from facts import mentions
+from forks import kill_in_call, run_forked
 
 from torchelmo import BiLM, Elmo, embedder
 from torchelmo.bulk import VectorFile, compute, embed_file, hdf5, job, outputs, partial
@@ -161,38 +161,24 @@ def test_a_carried_state_is_computed_again(text, out, model, monkeypatch):
 
 
 POINTS = {
-    "reading the text": "partial._encode_line",
-    "laying out the file": "outputs.np.cumsum",
-    "before the first settings": "partial.np.savez",
-    "before the first vector": "job._check_space",
-    "writing a vector": "partial._write_at",
-    "between data and journal": "partial.json.dumps",
-    "before the rename": "partial.os.replace",
-    "after the rename": "partial.PartialOutput.remove",
+    "reading the text": (partial, "_encode_line", 0),
+    "laying out the file": (np, "cumsum", 0),
+    "before the first settings": (np, "savez", 0),
+    "before the first vector": (job, "_check_space", 0),
+    "writing a vector": (partial, "_write_at", 5),
+    "between data and journal": (json, "dumps", 3),
+    "before the rename": (os, "replace", 2),
+    "after the rename": (partial.PartialOutput, "remove", 0),
 }
-KILLED = """
-import os, signal, sys, itertools
-import torchelmo
-from torchelmo.bulk import job, outputs, partial, embed_file
-job.COMMIT_SECONDS = 0.0
-model, text, out, point, n = sys.argv[1:]
-owner, name = eval(point.rpartition(".")[0]), point.rpartition(".")[2]
-function, calls = getattr(owner, name), itertools.count()
-def killed(*arguments, **options):
-    if next(calls) == int(n):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return function(*arguments, **options)
-setattr(owner, name, killed)
-embed_file(text, out, model=model, batch_tokens=1, device="cpu")
-"""
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_kill_at_any_point_loses_and_doubles_nothing(whole, text, out, model, bilm_folder, point):
-    n = {"writing a vector": 5, "between data and journal": 3, "before the rename": 2}.get(point, 0)
-    arguments = [bilm_folder, text, out, POINTS[point], n]
-    process = subprocess.run([sys.executable, "-c", KILLED, *map(str, arguments)], check=False, capture_output=True)
-    assert process.returncode == -signal.SIGKILL, process.stderr.decode()
+def test_a_kill_at_any_point_loses_and_doubles_nothing(whole, text, out, model, point):
+    def embed():
+        kill_in_call(*POINTS[point])
+        embed_file(text, out, model=model, **SMALL)
+
+    assert run_forked(embed) == -signal.SIGKILL
     assert out.exists() == (point == "after the rename")
     embed_file(text, out, model=model, resume=True, **SMALL)
     assert_same(out, whole)

@@ -1,16 +1,16 @@
 """--out, --resume and --overwrite of the commands that print tables: a resumed run writes the same bytes."""
 
 import json
+import os
 import re
 import signal
-import subprocess
-import sys
 
 import pytest
 from facts import mentions
+from forks import kill_in_call, run_forked
 from tiny_lm import tiny_lm
 
-from torchelmo.cli import exit, surprisal
+from torchelmo.cli import exit, main, surprisal
 from torchelmo.lm import words
 from torchelmo.unfinished import GrowingOutput
 
@@ -31,21 +31,6 @@ COMMANDS = {
     "substitutes": ["text.txt", "--top", "2"],
     "substitutes targets": ["text.txt", "--targets", "targets.txt", "--top", "2"],
 }
-KILLED = """
-import os, signal, sys
-from torchelmo.cli import exit, main, surprisal
-from torchelmo.unfinished import GrowingOutput
-exit.COMMIT_SECONDS, surprisal.SENTENCES_PER_BLOCK = 0.0, 2
-name, calls, owner = sys.argv.pop(1), [], eval(sys.argv.pop(1))
-function = getattr(owner, name)
-def killed(*arguments, **options):
-    calls.append(1)
-    if len(calls) == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return function(*arguments, **options)
-setattr(owner, name, killed)
-main()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -120,12 +105,16 @@ def test_a_resumed_run_writes_the_same_bytes(call, model, tmp_path, monkeypatch,
         out.unlink()
 
 
-@pytest.mark.parametrize(("name", "place"), [("surprisal", "commit GrowingOutput"), ("minimal-pairs", "fsync os")])
-def test_a_killed_run_is_resumed_with_the_same_bytes(call, model, tmp_path, name, place):
+@pytest.mark.parametrize(("owner", "function"), [(GrowingOutput, "commit"), (os, "fsync")])
+@pytest.mark.parametrize("name", ["surprisal", "surprisal words", "minimal-pairs", "substitutes targets"])
+def test_a_killed_run_is_resumed_with_the_same_bytes(call, model, tmp_path, name, owner, function):
     expected, out = run(call, model, name).out, tmp_path / "out.tsv"
-    arguments = [*place.split(), name, str(model), *COMMANDS[name], "--out", str(out)]
-    done = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, capture_output=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+
+    def start():
+        kill_in_call(owner, function, 2)
+        main([name.split()[0], str(model), *COMMANDS[name], "--out", str(out)])
+
+    assert run_forked(start) == -signal.SIGKILL
     assert not out.exists()
     assert run(call, model, name, "--out", out).code == 2
     assert run(call, model, name, "--out", out, "--resume").code == 0

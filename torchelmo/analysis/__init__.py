@@ -10,11 +10,12 @@ if TYPE_CHECKING:
     from torchelmo.analysis.similarity import compare, neighbours
     from torchelmo.analysis.usage_files import UsageFile
     from torchelmo.analysis.usages import collect_usages, read_targets
-    from torchelmo.analysis.word_vectors import average_words
+    from torchelmo.analysis.word_vectors import align_words, average_words
     from torchelmo.analysis.wsd import disambiguate
 
 __all__ = [
     "UsageFile",
+    "align_words",
     "average_words",
     "collect_usages",
     "compare",
@@ -30,6 +31,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "UsageFile": "analysis.usage_files",
+        "align_words": "analysis.word_vectors",
         "average_words": "analysis.word_vectors",
         "collect_usages": "analysis.usages",
         "compare": "analysis.similarity",

@@ -13,7 +13,7 @@ import json
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -84,7 +84,9 @@ class UsageFile:
                 self.words = list(self._npz.files)
                 content = self._npz.zip.comment
             except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-                raise self._damaged(f"a NumPy archive ({error})") from error
+                # NumPy takes any file that is not its own for pickled objects, and advises to load them.
+                reason = "it is no archive, or damaged" if "pickle" in str(error) else error
+                raise self._damaged(f"a NumPy archive ({reason})") from error
         if content:
             with contextlib.suppress(TorchelmoError):
                 self.settings = parse_json(content, str(self.path))
@@ -188,47 +190,51 @@ class PartialUsages(GrowingOutput):
 
     def finish(self) -> int:
         """Write the output, remove the folder, and return the width of the vectors."""
-        vectors = np.memmap(self.folder / "vectors.bin", dtype="<f4", mode="r").reshape(self._n_usages, -1)
-        of_target = np.fromfile(self.folder / "targets.bin", dtype="<i4")
-        output = self.folder / "output"
-        with os_errors_as_output_error(self.out):
+        path, output = self.folder / "vectors.bin", self.folder / "output"
+        dim = path.stat().st_size // 4 // self._n_usages
+        with os_errors_as_output_error(self.out), path.open("rb") as vectors:
             if self.out.suffix == ".npz":
-                _write_npz(output, self.words, vectors, of_target, self.settings)
+                of_target = np.fromfile(self.folder / "targets.bin", dtype="<i4")
+                _write_npz(output, self.words, vectors, dim, of_target, self.settings)
             else:
-                _write_parquet(output, self.folder / "usages.jsonl", vectors, self.settings)
+                _write_parquet(output, self.folder / "usages.jsonl", vectors, dim, self.settings)
         self.publish("output")
-        return int(vectors.shape[1])
+        return dim
 
 
 def _write_npz(
-    path: Path, words: Sequence[str], vectors: Any, of_target: npt.NDArray[np.int32], settings: dict[str, Any]
+    path: Path,
+    words: Sequence[str],
+    vectors: IO[bytes],
+    dim: int,
+    of_target: npt.NDArray[np.int32],
+    settings: dict[str, Any],
 ) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         archive.comment = json.dumps(settings).encode()[:65535]
         for i, word in enumerate(words):
             rows = np.flatnonzero(of_target == i)
-            header = {"descr": "<f4", "fortran_order": False, "shape": (len(rows), vectors.shape[1])}
+            header = {"descr": "<f4", "fortran_order": False, "shape": (len(rows), dim)}
             entry = zipfile.ZipInfo(f"{word}.npy", date_time=(1980, 1, 1, 0, 0, 0))
             with archive.open(entry, "w", force_zip64=True) as stream:
                 np.lib.format.write_array_header_1_0(stream, header)
-                for begin in range(0, len(rows), _ROWS):
-                    stream.write(np.ascontiguousarray(vectors[rows[begin : begin + _ROWS]]).tobytes())
+                for row in rows.tolist():  # not mapped: the memory of a process includes the pages that it has read
+                    vectors.seek(4 * dim * row)
+                    stream.write(vectors.read(4 * dim))
 
 
-def _write_parquet(path: Path, records: Path, vectors: Any, settings: dict[str, Any]) -> None:
+def _write_parquet(path: Path, records: Path, vectors: IO[bytes], dim: int, settings: dict[str, Any]) -> None:
     pyarrow, parquet = import_parquet()
     text, number = pyarrow.string(), pyarrow.int32()
     columns = {"word": text, "file": text, "line": pyarrow.int64(), "sentence": text, "position": number}
     columns |= {"start": number, "end": number, "identifier": text}
-    fields = [*columns.items(), ("vector", pyarrow.list_(pyarrow.float32(), vectors.shape[1]))]
+    fields = [*columns.items(), ("vector", pyarrow.list_(pyarrow.float32(), dim))]
     schema = pyarrow.schema(fields, metadata={"torchelmo": json.dumps(settings)})
     with records.open("rb") as stream, parquet.ParquetWriter(path, schema) as writer:
-        for begin in range(0, len(vectors), _ROWS):
-            some = vectors[begin : begin + _ROWS]
-            rows = [json.loads(next(stream)) for _ in range(len(some))]
+        while len(some := np.frombuffer(vectors.read(4 * dim * _ROWS), dtype="<f4")):
+            rows = [json.loads(next(stream)) for _ in range(len(some) // dim)]
             arrays = [pyarrow.array([row[name] for row in rows], kind) for name, kind in columns.items()]
-            flat = pyarrow.array(np.ascontiguousarray(some).reshape(-1))
-            arrays.append(pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1]))
+            arrays.append(pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(some), dim))
             writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
 
 

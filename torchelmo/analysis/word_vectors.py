@@ -1,6 +1,9 @@
 """A vector for each word type: the mean of its vectors in context, in the text format of word2vec.
 
 v(w) = 1/n Σ_i h(occurrence i of w)
+
+Two such files, of two languages or models, are aligned by an orthogonal matrix W (Procrustes) that minimizes
+Σ ‖s (x − x̄) W + ȳ − y‖² over pairs of anchors, such as a small dictionary.
 """
 
 import logging
@@ -8,7 +11,7 @@ import re
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,11 +23,12 @@ from torch import Tensor
 from torchelmo.elmo import Elmo
 from torchelmo.embedder import Embedder, EmbedSettings
 from torchelmo.errors import ConfigError, InputError
-from torchelmo.files import content_hash, os_errors_as_output_error
+from torchelmo.files import atomic_write, content_hash, os_errors_as_output_error, read_lines, require_file
 from torchelmo.progress import count, progress
 from torchelmo.sentences import check_layers
+from torchelmo.tasks.words import read_vectors
 from torchelmo.tensors import read_tensors, write_tensors
-from torchelmo.text.reading import read_sentences
+from torchelmo.text.reading import malformed, read_sentences
 from torchelmo.unfinished import Unfinished, check_output, compare_settings, partial_folder
 
 KIND = "words"
@@ -127,9 +131,91 @@ def average_words(
             sums.load(job)
         _add_all(sums, embedder, _read(texts, lang), n_sentences, job)
         with os_errors_as_output_error(out):
-            _write(sums, job.folder / "output")
+            _write(job.folder / "output", sums.words, (total / n for total, n in zip(sums.totals, sums.counts)))
         job.publish("output")
     return WordVectors(out, len(words), sums.totals.shape[1], int(sums.counts.sum()))
+
+
+class AlignedWords(NamedTuple):
+    """What `align_words` wrote."""
+
+    path: Path
+    n_words: int
+    n_anchors: int  # pairs that both files have
+    n_test: int
+    precision: float | None  # share of the test pairs whose target word is the nearest of all; None without any
+
+
+def align_words(
+    source: str | Path,
+    target: str | Path,
+    anchors: str | Path,
+    out: str | Path,
+    *,
+    test: str | Path | None = None,
+    overwrite: bool = False,
+) -> AlignedWords:
+    """Move the word vectors of one file into the space of another, so that words of both can be compared.
+
+    Args:
+        source: Word vectors in text format, such as `average_words` writes.
+        target: Word vectors of the same width.
+        anchors: A file with a word of `source` and its translation in `target` on each line, separated by white space,
+            or one word for both. Pairs that the files do not have are left out.
+        out: The file to write: all words of `source` with their vectors in the space of `target`.
+        test: Pairs, written as the anchors are, to measure the precision: how often the word of `target` with the
+            highest cosine is the translation. Cosines are taken after the mean of the anchors is subtracted.
+        overwrite: Replace an existing output.
+
+    Returns:
+        The number of words and anchors, and the precision.
+
+    Raises:
+        InputError: A file is malformed, the vectors have different widths, or there are fewer than two anchors.
+        OutputExistsError: The output exists.
+    """
+    out = Path(out)
+    check_output(out, "align", resume=False, overwrite=overwrite, inputs=[source, target, anchors])
+    (words, x), (others, y) = (
+        (file.words, file.vectors.double().numpy()) for file in map(read_vectors, (source, target))
+    )
+    if x.shape[1] != y.shape[1]:
+        raise InputError(f"{target}: expected vectors of {x.shape[1]} numbers, as in {source}, found {y.shape[1]}.")
+    row, other_row = ({word: i for i, word in enumerate(some)} for some in (words, others))
+    pairs = _read_pairs(anchors, row, other_row)
+    if len(pairs) < 2:
+        raise InputError(f"{anchors}: expected pairs of words that are in {source} and {target}, found {len(pairs)}.")
+    if len(pairs) < x.shape[1]:
+        log.warning(
+            "%s: %s determine only a part of a rotation in %s dimensions.",
+            anchors,
+            count(len(pairs), "pairs"),
+            x.shape[1],
+        )
+    i, j = np.array(pairs).T
+    x_mean, y_mean = x[i].mean(axis=0), y[j].mean(axis=0)
+    u, singular, v = np.linalg.svd((x[i] - x_mean).T @ (y[j] - y_mean))
+    moved = singular.sum() / max(((x[i] - x_mean) ** 2).sum(), 1e-12) * (x - x_mean) @ (u @ v)
+    tested = [] if test is None else _read_pairs(test, row, other_row)
+    precision = None
+    if tested:
+        unit = (y - y_mean) / np.maximum(np.linalg.norm(y - y_mean, axis=1, keepdims=True), 1e-12)
+        precision = float(np.mean([int(np.argmax(unit @ moved[i])) == j for i, j in tested]))
+    with atomic_write(out) as temporary:
+        _write(temporary, words, moved + y_mean)
+    return AlignedWords(out, len(words), len(pairs), len(tested), precision)
+
+
+def _read_pairs(path: str | Path, row: dict[str, int], other_row: dict[str, int]) -> list[tuple[int, int]]:
+    """Return the rows of both words of the pairs that both files have."""
+    found = []
+    for number, line in enumerate(read_lines(require_file(path, "pairs of words")), 1):
+        pair = line.split() * (2 if len(line.split()) == 1 else 1)
+        if len(pair) not in (0, 2):
+            raise malformed(path, number, "a word and its translation", f"{len(pair)} words")
+        if pair and pair[0] in row and pair[1] in other_row:
+            found.append((row[pair[0]], other_row[pair[1]]))
+    return found
 
 
 class _Sums:
@@ -234,12 +320,12 @@ def _blocks(sentences: Iterator[list[str]]) -> Iterator[list[list[str]]]:
         yield block
 
 
-def _write(sums: _Sums, path: Path) -> None:
+def _write(path: Path, words: Sequence[str], vectors: Iterable[npt.NDArray[np.float64]]) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as stream:
-        stream.write(f"{len(sums.words)} {sums.totals.shape[1]}\n")
-        for word, total, n in zip(sums.words, sums.totals, sums.counts, strict=True):
-            numbers = " ".join(f"{value:.6g}" for value in (total / n).tolist())
-            stream.write(f"{word} {numbers}\n")
+        for i, (word, vector) in enumerate(zip(words, vectors, strict=True)):
+            if i == 0:
+                stream.write(f"{len(words)} {len(vector)}\n")
+            stream.write(f"{word} {' '.join(f'{value:.6g}' for value in vector.tolist())}\n")
 
 
 def _measure(out: Path) -> WordVectors:

@@ -11,6 +11,7 @@ lock            held by the process that writes here
 
 import hashlib
 import io
+import itertools
 import json
 import os
 import zipfile
@@ -53,7 +54,7 @@ class PartialOutput(Unfinished):
         self.clear()
         self.write_card(complete=False)
         with os_errors_as_output_error(self.folder):
-            counts, digest, ids, ends = [], hashlib.sha256(), bytearray(), array("q")
+            counts, digest, ids, ends = array("q"), hashlib.sha256(), bytearray(), array("q")
             with open(self.folder / "lines.jsonl", "wb") as stream:
                 for line in lines:
                     record = _encode_line(line)
@@ -171,16 +172,14 @@ class PartialOutput(Unfinished):
 
     def _checksum_laid_out(self, output: Output, size: int) -> dict[str, int]:
         """Return the size of the output as it was laid out, and the checksum of everything but the records."""
-        records = sorted(
-            (int(place), output.record_size(number, int(count)))
-            for number, (place, count) in enumerate(zip(self._places, self.counts))
-        )
         checksum = end = 0
         with open(self.path, "rb") as stream:
-            for place, n_bytes in [*records, (size, 0)]:
+            for number in itertools.chain(np.argsort(self._places, kind="stable"), [None]):
+                place = size if number is None else int(self._places[number])
                 if end < place <= size:
                     checksum = zlib.crc32(_read_at(stream.fileno(), place - end, end), checksum)
-                end = max(end, place + n_bytes)
+                if number is not None:
+                    end = max(end, place + output.record_size(int(number), int(self.counts[number])))
         return {"size": size, "checksum": checksum}
 
     def _compare_text(self, lines: Iterator[Line], digest: Any, output: Output) -> None:

@@ -39,6 +39,7 @@ ANALYSE_COMMANDS: dict[str, Callable[..., None]] = {
     "usages": change.usages,
     "change": change.change,
     "words": analyse.words,
+    "align": analyse.align,
 }
 _COMPLETION = "_TORCHELMO_COMPLETE"  # set by the completion script that Typer writes
 _HELP_NAMES = {"help_option_names": ["-h", "--help"]}

@@ -199,6 +199,32 @@ def words(
     echo(f"{out}: {count(found.n_words, 'words')}, {found.dim} dimensions")
 
 
+def align(
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Word vectors to move, from analyse words.")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Word vectors that stay as they are.")],
+    anchors: Annotated[
+        Path, typer.Option(help="A word of SOURCE and its translation in TARGET on each line, or one word for both.")
+    ],
+    out: Annotated[Path, typer.Option(help="File to write: the words of SOURCE in the space of TARGET.")],
+    test: Annotated[
+        Path | None, typer.Option(help="Other pairs, to measure how often the nearest word is the translation.")
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Move word vectors into the space of others by a rotation, so that words of two languages can be compared.
+
+    The rotation is the best one for the anchors (Procrustes). It needs as many anchors as the vectors have numbers, or
+    more.
+    """
+    from torchelmo.analysis.word_vectors import align_words
+
+    found = align_words(source, target, anchors, out, test=test, overwrite=overwrite)
+    about = f"{count(found.n_words, 'words')} by {count(found.n_anchors, 'anchors')}"
+    if found.precision is not None:
+        about += f"; precision at 1: {found.precision:.1%} of {count(found.n_test, 'pairs')}"
+    echo(f"{out}: {about}")
+
+
 def _split(layers: list[str]) -> list[str]:
     return [name for some in layers for name in some.replace(",", " ").split()]
 

@@ -158,7 +158,7 @@ class Table:
 
 
 class Output:
-    """Where the results of a long command go: standard output, or the file of --out, which --resume can continue.
+    """The destination of the results of a long command: standard output, or the file of --out, which can be resumed.
 
     Attributes:
         state: Plain data of the last commit of an interrupted run; empty at the beginning, and for standard output.
@@ -187,7 +187,7 @@ class Output:
 
         Args:
             n: How many units are done.
-            **state: What the command needs to continue from here.
+            **state: The data from which the command can continue.
         """
         if self._job is not None and self._can_resume and time.monotonic() - self._last >= COMMIT_SECONDS:
             self._job.commit(n, columns=self._columns, **state)

@@ -142,7 +142,7 @@ def _scored_words(
 
 
 def _blocks(sentences: Iterable[_Owned]) -> Iterator[list[_Owned]]:
-    """Yield lists of sentences, cut where a sentence ends together with a word."""
+    """Yield lists of sentences. No word has tokens in two lists."""
     block: list[_Owned] = []
     for sentence in sentences:
         if len(block) >= SENTENCES_PER_BLOCK and sentence[1][0] > block[-1][1][-1]:
