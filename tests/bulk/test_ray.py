@@ -44,7 +44,8 @@ def text(tmp_path):
 
 def test_a_dataset_gets_vectors_of_fixed_size(cluster, bilm_folder):
     data = ray.data.from_items([{"id": number, "text": text} for number, text in enumerate(TEXTS)])
-    result = bulk_ray.embed_dataset(data, model=str(bilm_folder), layers="top", batch_size=8, cpus_per_actor=0.5)
+    options = {"layers": "top", "batch_size": 8, "cpus_per_actor": 0.5, "actors": 1}  # every actor imports PyTorch
+    result = bulk_ray.embed_dataset(data, model=str(bilm_folder), **options)
     rows = sorted(result.take_all(), key=lambda row: row["id"])
     assert [row["text"] for row in rows] == TEXTS
     expected = Elmo(bilm_folder).embed(TEXTS, layers="top", pool="mean")

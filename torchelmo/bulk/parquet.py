@@ -24,6 +24,7 @@ from torchelmo.files import parse_json
 from torchelmo.text.tokenize import Token
 
 ROW_GROUP_BYTES = 10 * 2**20  # of vectors: to read one row, no more than this is decoded
+ROW_GROUP_TOKENS = 50_000  # in memory while a row group is written: they need more than short vectors
 _KEY = b"torchelmo"
 _COUNT = b"torchelmo.n_tokens"
 
@@ -44,7 +45,7 @@ class ParquetOutput:
     def create(self, path: Path, lines: Callable[[], Iterable[Line]], counts: Array) -> Array:
         """Create an empty file, and return the place of each line's record."""
         path.touch()
-        sizes = np.array([self.record_size(0, n) for n in counts.tolist()], dtype=np.int64)
+        sizes = np.fromiter((self.record_size(0, int(n)) for n in counts), dtype=np.int64, count=len(counts))
         return np.cumsum(sizes) - sizes
 
     def encode(self, number: int, vectors: Array) -> bytes:
@@ -95,13 +96,14 @@ class ParquetOutput:
 
     def _row_groups(self, lines: Iterable[Line], counts: Array) -> Iterator[list[Line]]:
         rows: list[Line] = []
-        size = 0
-        for line, n_tokens in zip(lines, counts.tolist()):
+        size = n_in_group = 0
+        for line, n_tokens in zip(lines, map(int, counts)):
             rows.append(line)
             size += self.record_size(0, n_tokens)
-            if size >= ROW_GROUP_BYTES:
+            n_in_group += n_tokens
+            if size >= ROW_GROUP_BYTES or n_in_group >= ROW_GROUP_TOKENS:
                 yield rows
-                rows, size = [], 0
+                rows, size, n_in_group = [], 0, 0
         if rows:
             yield rows
 
