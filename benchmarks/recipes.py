@@ -70,9 +70,11 @@ def main() -> None:
     print("| variant | tokens/s | M tokens | held-out perplexity | forward | backward |\n|---|---|---|---|---|---|")
     rows = [(name, read_evaluations(config.out)[-1]) for name, config in configs.items()]
     for name, found in sorted(rows, key=lambda row: row[1]["heldout"]):
+        each = (found.get(f"heldout_{direction}") for direction in ("forward", "backward"))
+        ways = " | ".join("–" if value is None else f"{value:.1f}" for value in each)  # a masked model has none
         print(
             f"| {name} | {found['tokens'] / found['seconds']:,.0f} | {found['tokens'] / 1e6:.2f} "
-            f"| {found['heldout']:.1f} | {found['heldout_forward']:.1f} | {found['heldout_backward']:.1f} |"
+            f"| {found['heldout']:.1f} | {ways} |"
         )
 
 

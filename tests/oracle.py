@@ -17,7 +17,10 @@ class State(NamedTuple):
 
 
 class Oracle:
-    """`direction` may leave one of the two directions out; `vocabulary` is for models that read words."""
+    """`direction` may leave one of the two directions out; `vocabulary` is for models that read words.
+
+    The layers of a `joint` model read both directions of the layer below, from the second layer on.
+    """
 
     def __init__(
         self,
@@ -26,38 +29,50 @@ class Oracle:
         *,
         direction: str = "both",
         vocabulary: list[str] | None = None,
+        joint: bool = False,
     ) -> None:
-        self.options = options
+        self.options, self.joint = options, joint
         self.arrays = {name: np.asarray(array, dtype=np.float64) for name, array in arrays.items()}
         self.directions = {"both": (0, 1), "forward": (0,), "backward": (1,)}[direction]
         self.vocabulary = vocabulary
         self._vectors: dict[str, Array] = {}
         self.cell_clips = self.projection_clips = 0  # how often a value was beyond its limit
 
-    def layers(self, tokens: list[str], states: dict[int, State] | None = None) -> tuple[Array, dict[int, State]]:
-        """The layers (n_layers + 1, n_tokens + 2, dim) of one sentence, and the state of each direction after it."""
+    def layers(
+        self, tokens: list[str], states: dict[int, State] | None = None, *, hidden: tuple[int, ...] = ()
+    ) -> tuple[Array, dict[int, State]]:
+        """The layers (n_layers + 1, n_tokens + 2, dim) of one sentence, and the state of each direction after it.
+
+        The tokens `hidden`, counted from 0 without the marks, are read as the mask vector.
+        """
         lstm = self.options["lstm"]
         x = np.stack([self.token_vector(token) for token in ["<S>", *tokens, "</S>"]])
-        columns: list[list[Array]] = [[] for _ in range(lstm["n_layers"] + 1)]
+        for k in hidden:
+            x[k + 1] = self.arrays["mask_vector"]
+        below = dict.fromkeys(self.directions, x)
+        layers = [np.concatenate([x] * len(below), axis=-1)]
         after: dict[int, State] = {}
         for d in self.directions:
             start = (states or {}).get(d)
-            hidden = np.zeros((lstm["n_layers"], lstm["projection_dim"])) if start is None else start.hidden.copy()
-            cell = np.zeros((lstm["n_layers"], lstm["dim"])) if start is None else start.cell.copy()
-            below = x
-            columns[0].append(below)
-            for j in range(lstm["n_layers"]):
-                outputs = np.zeros_like(below)
+            zero = State(
+                np.zeros((lstm["n_layers"], lstm["projection_dim"])), np.zeros((lstm["n_layers"], lstm["dim"]))
+            )
+            after[d] = zero if start is None else State(start.hidden.copy(), start.cell.copy())
+        for j in range(lstm["n_layers"]):
+            above = {}
+            for d in self.directions:
+                state, outputs = after[d], np.zeros_like(below[d])
                 order = range(len(x)) if d == 0 else reversed(range(len(x)))
                 for t in order:
-                    hidden[j], cell[j] = self.lstm_step(d, j, below[t], hidden[j], cell[j])
-                    outputs[t] = hidden[j]
+                    read = layers[j][t] if self.joint and j > 0 else below[d][t]
+                    state.hidden[j], state.cell[j] = self.lstm_step(d, j, read, state.hidden[j], state.cell[j])
+                    outputs[t] = state.hidden[j]
                     if lstm.get("use_skip_connections") and j > 0:
-                        outputs[t] = outputs[t] + below[t]
-                below = outputs
-                columns[j + 1].append(below)
-            after[d] = State(hidden, cell)
-        return np.stack([np.concatenate(parts, axis=-1) for parts in columns]), after
+                        outputs[t] = outputs[t] + below[d][t]
+                above[d] = outputs
+            below = above
+            layers.append(np.concatenate(list(below.values()), axis=-1))
+        return np.stack(layers), after
 
     def lstm_step(self, d: int, j: int, x: Array, hidden: Array, cell: Array) -> tuple[Array, Array]:
         lstm = self.options["lstm"]

@@ -46,7 +46,7 @@ ALLOWED: dict[str, list[str]] = {
 }
 ALLOWED |= {"pretrained": [], "__init__": CORE, "__main__": ["cli"]}
 
-MAX_MODULES = 157  # 117 without integrations, the hub, shards, and studies of surprisal and meaning change
+MAX_MODULES = 158  # 117 without integrations, the hub, shards, studies of surprisal, hidden words and meaning change
 MAX_LINES = 450  # of a module
 MAX_MODULES_PER_FOLDER = 15  # without its subfolders
 

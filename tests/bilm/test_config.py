@@ -30,6 +30,8 @@ from torchelmo.errors import ConfigError
         ({"n_words": 5}, ["n_words", 5, "input", "'words'"]),
         ({"input": "words"}, ["input", "'words'", "n_words"]),
         ({"input": "words", "n_words": 4, "softmax_words": 6}, ["softmax_words", 4, 0, 6]),
+        ({"joint": True}, ["joint", "objective", "'masked'", "'bilm'"]),
+        ({"objective": "masked", "direction": "backward"}, ["objective", "direction", "'both'", "'backward'"]),
         ({"tied_softmax": True}, ["tied_softmax", "input", "'words'", "softmax_words", "n_words"]),
         (
             {"input": "words", "n_words": 5, "softmax_words": 4, "tied_softmax": True},

@@ -33,6 +33,8 @@ KINDS = {
     "no clips": {**SHAPE, "cell_clip": None, "projection_clip": None},
     "more characters": {**SHAPE, "n_characters": 300},
     "softmax": {**SHAPE, "softmax_words": len(WORDS)},
+    "masked": {**SHAPE, "softmax_words": len(WORDS), "objective": "masked", "joint": True},
+    "masked without softmax": {**SHAPE, "objective": "masked"},
     "words": WORD_INPUT,
     "words with softmax": {**WORD_INPUT, "softmax_words": len(WORDS)},
     "words with tied softmax": {**WORD_INPUT, "softmax_words": len(WORDS), "tied_softmax": True},
@@ -57,6 +59,17 @@ def test_there_and_back(kind, vocabulary, tmp_path):
     assert not any(parameter.is_meta for parameter in back.parameters())
     if bilm.config.tied_softmax:
         assert back.softmax.weight is back.encoder.embedding
+
+
+def test_the_fingerprint_of_a_bilm_does_not_depend_on_the_settings_of_masked_models():
+    """Files that were written before there were masked models name the fingerprint of their model."""
+    bilm = BiLM(BiLMConfig(**SHAPE))
+    masked = BiLM(BiLMConfig(**SHAPE, objective="masked"))
+    with torch.no_grad():
+        for parameter in (*bilm.parameters(), *masked.parameters()):
+            parameter.zero_()
+    assert bilm.fingerprint() == "c7e0288b996a836170d87d2603d16f8a1ecc3214adbda8cb711a44b25ce4876f"
+    assert masked.fingerprint() != bilm.fingerprint()
 
 
 def test_the_path_may_be_a_string_with_a_slash_at_its_end(bilm, tmp_path):

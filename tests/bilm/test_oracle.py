@@ -6,11 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from facts import mentions
 from official_files import WORDS, Official, random_official
 from oracle import Oracle
 
 from torchelmo import BiLM, Elmo
 from torchelmo.bilm.model import BiLMState
+from torchelmo.errors import InputError
 
 SENTENCES = [
     ["the", "bow", "and", "arrow"],
@@ -140,6 +142,70 @@ def test_many_random_shapes(path, tune, load_random):
             scale=float(rng.choice([0.3, 2.0])),
         )
         assert_agree(tune(load_random(official)), oracle_of(official), path=path, wild=True)
+
+
+MASKED = {
+    "two layers": {},
+    "three layers, not residual": {"n_layers": 3, "residual": False},
+    "one layer": {"n_layers": 1},
+    "words": {"words": len(WORDS), "n_layers": 3},
+}
+
+
+def masked_model(official: Official, both: BiLM, *, joint: bool) -> tuple[BiLM, Oracle]:
+    """A masked model with the weights of `both`, and the oracle for it; joint layers have wider weights."""
+    rng, dim = np.random.default_rng(3), both.config.projection_dim
+    bilm = BiLM(replace(both.config, objective="masked", joint=joint), both.vocabulary)
+    arrays = {**official.arrays, "mask_vector": rng.standard_normal(dim).astype(np.float32)}
+    tensors = both.state_dict() | {"mask_vector": torch.from_numpy(arrays["mask_vector"])}
+    for d, direction in enumerate(("forward", "backward")):
+        for j in range(1, both.config.n_layers if joint else 0):
+            name = f"RNN_{d}/RNN/MultiRNNCell/Cell{j}/LSTMCell/W_0"
+            arrays[name] = (0.6 * rng.standard_normal((3 * dim, 4 * both.config.cell_dim))).astype(np.float32)
+            tensors[f"{direction}_lstms.{j}.input_weight"] = torch.from_numpy(arrays[name][: 2 * dim])
+            tensors[f"{direction}_lstms.{j}.state_weight"] = torch.from_numpy(arrays[name][2 * dim :])
+    bilm.load_state_dict(tensors)
+    words = WORDS if "embedding" in arrays else None
+    return bilm, Oracle(official.options, arrays, vocabulary=words, joint=joint)
+
+
+@pytest.mark.parametrize("joint", [True, False], ids=["joint", "not joint"])
+@pytest.mark.parametrize("kind", MASKED)
+def test_masked_models(kind, joint, path, tune, load_random):
+    official = random_official(**MASKED[kind])
+    bilm, oracle = masked_model(official, load_random(official), joint=joint)
+    assert_agree(tune(bilm), oracle, path=path)
+
+
+@pytest.mark.parametrize("boundaries", [True, False])
+def test_hidden_tokens_are_read_as_the_mask_vector(boundaries, path, tune, load_random):
+    official = random_official()
+    bilm, oracle = masked_model(official, load_random(official), joint=True)
+    bilm = tune(bilm.double())
+    hidden = [(1, 3), (), (0, 5), (2,)]
+    batch = SENTENCES if boundaries else [["<S>", *tokens, "</S>"] for tokens in SENTENCES]
+    ids = Elmo(bilm).encode(batch)
+    masked = torch.zeros(ids.shape[:2], dtype=torch.bool)
+    for row, places in enumerate(hidden):
+        masked[row, [place + (not boundaries) for place in places]] = True
+    with torch.no_grad():
+        layers = bilm(ids, masked=masked, boundaries=boundaries, path=path).layers
+    for row, tokens in enumerate(SENTENCES):
+        expected, _ = oracle.layers(tokens, hidden=hidden[row])
+        np.testing.assert_allclose(layers[:, row, : len(tokens) + 2], expected, rtol=0, atol=1e-11)
+
+
+def test_only_a_masked_model_has_a_mask(tiny_bilm, load_random):
+    ids = Elmo(tiny_bilm).encode([["a", "bow"]])
+    with pytest.raises(InputError, match=mentions("objective", "masked")):
+        tiny_bilm(ids, masked=torch.ones(1, 2, dtype=torch.bool))
+    official = random_official()
+    bilm, _ = masked_model(official, load_random(official), joint=True)
+    ids = Elmo(bilm).encode([["a", "bow"]])
+    with pytest.raises(InputError, match=mentions("masked", (1, 4), (1, 5))):
+        bilm(ids, masked=torch.ones(1, 3, dtype=torch.bool))
+    with pytest.raises(InputError, match=mentions("booleans", torch.int64)):
+        bilm(ids, masked=torch.ones(1, 2, dtype=torch.int64))
 
 
 def test_running_text_without_boundaries(path, tune, load_random):

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchelmo import BiLM, BiLMConfig
 from torchelmo.bilm.encoder import CharCNN
 from torchelmo.bilm.fast.encoder import encode_types
-from torchelmo.bilm.fast.training import TrainingOutput, _clip_backward, run_layer, run_training
+from torchelmo.bilm.fast.training import TrainingOutput, _clip_backward, run_layer, run_masked, run_training
 from torchelmo.bilm.lstm import LSTMState, ProjectedLSTM
 from torchelmo.bilm.model import BiLMState
 from torchelmo.errors import InputError
@@ -202,6 +202,47 @@ def test_layers_equal_those_of_the_model_itself():
     torch.testing.assert_close(torch.cat([out.forward, out.backward.flip(1)], dim=-1), expected)
 
 
+MASKED: dict[str, dict[str, Any]] = {
+    "joint": {"joint": True},
+    "three joint layers without residual": {"joint": True, "n_layers": 3, "residual": False},
+    "not joint": {},
+    "words": {"joint": True, "input": "words", "n_words": 7},
+}
+
+
+@pytest.mark.parametrize("model", MASKED)
+def test_masked_training_equals_the_model_itself_on_both_paths(model: str):
+    """Sentences of different lengths: values, and the gradients of every parameter."""
+    bilm = widen(build(torch.float64, objective="masked", **MASKED[model]), 3.0)
+    with torch.no_grad():
+        assert bilm.mask_vector is not None
+        bilm.mask_vector.normal_()
+    characters = CHARACTERS if bilm.config.input == "characters" else None
+    ids, lengths = draw_ids(bilm, batch=4, unroll=6), torch.tensor([6, 3, 4, 6])
+    inside = torch.arange(6) < lengths.unsqueeze(1)
+    masked = (torch.rand(4, 6) < 0.4) & inside
+    weights = torch.randn(4, 6, bilm.config.dim, dtype=torch.float64) * inside.unsqueeze(-1)
+    alone = CHARACTERS[ids].long() * inside.unsqueeze(-1) if characters is not None else ids * inside
+    tops = [bilm(alone, boundaries=False, masked=masked, path="reference").layers[-1]]
+    tops += [run_masked(bilm, ids, lengths, masked, characters=characters, path=path) for path in ("reference", "fast")]
+    gradients = [torch.autograd.grad((top * weights).sum(), list(bilm.parameters())) for top in tops]
+    for top, found in zip(tops[1:], gradients[1:]):
+        assert relative(top[inside], tops[0][inside]) <= 1e-10
+        for (name, _), one, expected in zip(bilm.named_parameters(), found, gradients[0]):
+            assert relative(one, expected) <= 1e-9, name
+
+
+def test_masked_dropout_is_the_same_on_both_paths():
+    bilm = build(torch.float64, objective="masked", joint=True)
+    ids, lengths, masked = draw_ids(bilm), torch.tensor([5, 5, 3]), torch.zeros(3, 5, dtype=torch.bool)
+    results = []
+    for path in ("reference", "fast"):
+        torch.manual_seed(7)
+        results.append(run_masked(bilm, ids, lengths, masked, dropout=0.3, characters=CHARACTERS, path=path))  # type: ignore[arg-type]
+    assert relative(results[1], results[0]) <= 1e-10
+    assert float((results[0] == 0).double().mean()) == pytest.approx(0.3, abs=0.1)
+
+
 def test_autocast_leaves_the_recurrence_in_full_precision():
     bilm = build()
     ids = draw_ids(bilm), draw_ids(bilm)
@@ -221,6 +262,8 @@ def test_wrong_input_is_named():
         run_training(bilm, ids, None, None, characters=CHARACTERS)
     with pytest.raises(InputError, match=mentions("ids_backward", (3, 4))):
         run_training(bilm, ids, ids[:, :4], None, characters=CHARACTERS)
+    with pytest.raises(InputError, match=mentions("objective", "run_masked")):
+        run_training(build(objective="masked"), ids, ids, None, characters=CHARACTERS)
     with pytest.raises(InputError, match="`characters`"):
         run_training(bilm, ids, ids, None)
     with pytest.raises(InputError, match=mentions("state.hidden", (2, 2, 3, 6), (2, 2, 2, 6))):

@@ -10,8 +10,8 @@ import torch
 from facts import mentions
 
 from torchelmo import BiLM, BiLMConfig
+from torchelmo.lm import perplexity, substitutes, surprisal
 from torchelmo.lm.corpus import Corpus
-from torchelmo.lm.predict import perplexity, substitutes, surprisal
 from torchelmo.text.vocabulary import Vocabulary
 
 WORDS = ["<S>", "</S>", "<UNK>", "the", "bow", "and", "arrow", "."]

@@ -10,7 +10,8 @@ import pytest
 from facts import mentions
 from tiny_lm import tiny_lm
 
-from torchelmo.lm import Scorer, perplexity
+import torchelmo
+from torchelmo.lm import Scorer, perplexity, pseudo_perplexity
 from torchelmo.text.tokenize import tokenizer_for
 
 TEXT = 'The rose and "the bow". An arrow!\nA bow (and) a rose.\n'
@@ -191,3 +192,45 @@ def test_substitutes_of_targets_that_are_not_there(call, folder, tmp_path):
     assert found.code == 1
     assert re.search(mentions("text.txt"), found.err)
     assert call("substitutes", folder, tmp_path / "text.txt", *options, "--word", "bow").code == 2
+
+
+@pytest.fixture(scope="module")
+def masked_folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("masked") / "model"
+    tiny_lm(objective="masked", joint=True).save(path)
+    return path
+
+
+@pytest.mark.parametrize("objective", ["masked", "bilm"])
+def test_pseudo_perplexity(call, folder, masked_folder, file, objective):
+    model = {"masked": masked_folder, "bilm": folder}[objective]
+    expected = pseudo_perplexity(torchelmo.load(model), sentences())
+    found = json.loads(call("perplexity", model, file, "--pseudo", "--json").out)
+    assert found["all"] == pytest.approx(expected._asdict(), rel=1e-5)
+    line = call("perplexity", model, file, "--pseudo").out
+    assert re.search(mentions("pseudo-perplexity", f"{expected.pseudo_perplexity:.2f}", expected.n_tokens), line)
+    assert call("perplexity", model, file, "--pseudo", "--state", "carry").code == 2
+
+
+@pytest.mark.parametrize("command", ["perplexity", "surprisal", "minimal-pairs"])
+def test_a_masked_model_has_only_a_pseudo_perplexity(call, masked_folder, file, command):
+    found = call(command, masked_folder, file)
+    assert found.code == 1
+    assert not found.out
+    assert re.search(mentions(masked_folder, "objective", "masked", "--pseudo"), found.err)
+
+
+def test_substitutes_of_a_masked_model(call, masked_folder, tmp_path):
+    path, targets = tmp_path / "text.txt", tmp_path / "targets.txt"
+    path.write_text("The bow and the arrow.\n", encoding="utf-8")
+    targets.write_text("bow\n", encoding="utf-8")
+    rows = read_tsv(call("substitutes", masked_folder, path, "--word", "bow", "--top", "3").out)
+    (line,) = call("substitutes", masked_folder, path, "--targets", targets, "--top", "3").out.splitlines()
+    found = json.loads(line)
+    assert found["candidate_words"] == found["masked"]["candidate_words"] == [row["substitute"] for row in rows]
+    assert "forward" not in found
+
+
+def test_info_describes_a_masked_model(call, masked_folder):
+    assert re.search(mentions("masked", "joint"), call("info", masked_folder).out)
+    assert json.loads(call("info", masked_folder, "--json").out)["parameters"]["mask_vector"] == 6

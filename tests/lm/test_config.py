@@ -5,9 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from facts import mentions
 from tiny_runs import tiny_config
 
+from torchelmo import BiLM
 from torchelmo.config import build_config, config_to_dict, load_config
 from torchelmo.errors import ConfigError
 from torchelmo.lm.config import CHANGEABLE_ON_RESUME, PretrainConfig
@@ -20,6 +22,16 @@ BASE = {"data": "data", "out": "out", "steps": 1}
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda path: path.stem)
 def test_the_experiments_that_come_with_the_package_are_valid(path):
     assert isinstance(load_config(PretrainConfig, path), PretrainConfig)
+
+
+def test_the_models_that_are_compared_with_each_other_have_equal_size():
+    folder = EXPERIMENTS.parent / "masked"
+    sizes = []
+    for name in ("bilm", "masked"):
+        config = load_config(PretrainConfig, folder / f"{name}.toml")
+        with torch.device("meta"):
+            sizes.append(sum(parameter.numel() for parameter in BiLM(config.model_config(30_000)).parameters()))
+    assert sizes[1] == pytest.approx(sizes[0], rel=0.01)
 
 
 def test_there_are_the_three_experiments():

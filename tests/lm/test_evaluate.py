@@ -10,7 +10,7 @@ from oracle import Oracle
 
 from torchelmo import BiLM, BiLMConfig
 from torchelmo.errors import ConfigError, InputError
-from torchelmo.lm.predict import perplexity, substitutes, surprisal
+from torchelmo.lm import perplexity, substitutes, surprisal
 from torchelmo.text.vocabulary import Vocabulary
 
 WORDS = ["<S>", "</S>", "<UNK>", "the", "bow", "and", "arrow", "rose"]
@@ -164,7 +164,7 @@ def test_batches_do_not_change_perplexity(bilm, state):
 
 def test_a_small_budget_of_logits_changes_nothing(bilm, monkeypatch):
     whole = perplexity(bilm, TEXT)
-    monkeypatch.setattr("torchelmo.lm.predict._LOGITS", 2 * len(WORDS))
+    monkeypatch.setattr("torchelmo.lm.predict.LOGITS", 2 * len(WORDS))
     assert perplexity(bilm, TEXT)[:3] == pytest.approx(whole[:3], rel=1e-5)
 
 

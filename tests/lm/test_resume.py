@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from tiny_runs import stop_after, tiny_config
+from tiny_runs import MODEL, stop_after, tiny_config
 
 from torchelmo.lm.loop import pretrain
 from torchelmo.runs.checkpoint import checkpoints
@@ -40,8 +40,9 @@ def end_of(out):
         {"reset_state": True},
         {"optim": {"name": "muon", "lr": 0.02, "decay": "linear"}},
         {"model": WORDS, "optim": {"name": "adam", "lr": 0.01, "decay": "cosine", "warmup": 3.0}},
+        {"objective": "masked", "masks_per_window": 3, "model": {**MODEL, "joint": True}},
     ],
-    ids=["sampled, adamw", "full, adagrad", "reset state", "muon", "words, tied, adam"],
+    ids=["sampled, adamw", "full, adagrad", "reset state", "muon", "words, tied, adam", "masked"],
 )
 def test_stopped_and_resumed_is_as_if_never_stopped(data, tmp_path, changes):
     settings = {"steps": 12, "log_every": 1, "evaluate_every": 4, "checkpoint_every": 100, **changes}

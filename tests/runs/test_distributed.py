@@ -9,7 +9,7 @@ import pytest
 import torch
 from facts import mentions
 from safetensors.torch import load_file
-from tiny_runs import tiny_config
+from tiny_runs import MODEL, tiny_config
 from torch import nn
 
 from torchelmo.config import config_to_dict
@@ -37,6 +37,8 @@ KINDS = {
     "full": {"loss": "full"},
     "tied": {"model": TIED, "clip": 0.5},
     "frozen": {"trained": "softmax"},
+    "masked": {"objective": "masked", "model": {**MODEL, "joint": True}},
+    "masked, tied": {"objective": "masked", "model": TIED, "masks_per_window": 3},
 }
 
 

@@ -42,6 +42,10 @@ class BiLMConfig(Config):
         direction: Which language models there are.
         softmax_words: The number of words of the softmax of the language model; 0 for none.
         tied_softmax: Whether a model with word input uses its embedding as softmax weights.
+        objective: The training objective: "bilm" predicts the next word in each direction, "masked" a hidden word from
+            the words on both sides. A masked model has a vector that replaces the token vector of a hidden word.
+        joint: Whether every layer but the first reads both directions of the layer below, not only one of them. Only
+            for objective = "masked": a layer of another model would read the word that it predicts.
 
     Raises:
         ConfigError: A number is out of range, or two settings contradict each other.
@@ -70,6 +74,8 @@ class BiLMConfig(Config):
     direction: Literal["both", "forward", "backward"] = "both"
     softmax_words: _Words = 0
     tied_softmax: bool = False
+    objective: Literal["bilm", "masked"] = "bilm"
+    joint: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,6 +94,13 @@ class BiLMConfig(Config):
             raise ConfigError(
                 f"softmax_words: a model that reads {self.n_words} words has a softmax over the same words, or 0 for "
                 f"none; got {self.softmax_words}."
+            )
+        if self.objective == "masked" and self.direction != "both":
+            raise ConfigError(f"objective = 'masked' needs direction = 'both', got {self.direction!r}.")
+        if self.joint and self.objective != "masked":
+            raise ConfigError(
+                "joint = true needs objective = 'masked': a layer that reads both directions would read the word that "
+                f"it predicts. Got objective = {self.objective!r}."
             )
 
     def _check_characters(self) -> None:
@@ -131,3 +144,12 @@ class BiLMConfig(Config):
     def dim(self) -> int:
         """The width of every layer: one projection for each direction."""
         return self.projection_dim * len(self.directions)
+
+    @property
+    def predictions(self) -> tuple[str, ...]:
+        """The names of the predictions of the softmax: one for each direction, or "masked"."""
+        return ("masked",) if self.objective == "masked" else self.directions
+
+    def input_dim(self, layer: int) -> int:
+        """Return the width of what the LSTMs of a layer read; the first layer is 0."""
+        return self.dim if self.joint and layer > 0 else self.projection_dim

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchelmo.bilm.config import BiLMConfig
+from torchelmo.errors import InputError
 from torchelmo.text.characters import CharacterEncoder, SymbolEncoder, Symbols
 
 
@@ -18,6 +19,25 @@ def normal_(tensor: Tensor, std: float) -> None:
     """Initialize from N(0, std²), but not on the meta device: PyTorch would load its compiler, which takes seconds."""
     if not tensor.is_meta:
         nn.init.normal_(tensor, 0.0, std)
+
+
+def build_encoder(config: BiLMConfig, symbols: Symbols | None = None) -> "CharCNN | WordEmbedding":
+    """Return a new encoder for the input of a model; `symbols` are those of a model that reads characters and words."""
+    if config.input == "words":
+        return WordEmbedding(config)
+    if config.input == "characters":
+        return CharCNN(config)
+    if symbols is None:
+        raise InputError(
+            "BiLM: input = 'characters+words' needs the symbols of the model. Such models can be loaded, but "
+            "torchelmo does not train them as language models."
+        )
+    if (len(symbols.characters), len(symbols.words)) != (config.n_characters - 1, config.n_words):
+        raise InputError(
+            f"BiLM: expected {config.n_characters - 1} characters and {config.n_words} words, found "
+            f"{len(symbols.characters)} and {len(symbols.words)}."
+        )
+    return CharWordCNN(config, symbols)
 
 
 class CharCNN(nn.Module):

@@ -1,6 +1,8 @@
 """The bidirectional language model: characters → token vectors → layers, with state in and out.
 
 h_0 = [x ; x]        h_j = [→h_j ; ←h_j]        →h_j = LSTM_j(→h_{j−1}) (+ →h_{j−1} if j > 1)
+
+A joint model reads both directions from the second layer on: →h_j = LSTM_j(h_{j−1}) + →h_{j−1}.
 """
 
 import hashlib
@@ -15,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from torchelmo.bilm.config import BiLMConfig
-from torchelmo.bilm.encoder import CharCNN, CharWordCNN, WordEmbedding, normal_
+from torchelmo.bilm.encoder import CharCNN, build_encoder, normal_
 from torchelmo.bilm.fast.encoder import unique_rows
 from torchelmo.bilm.fast.inference import FastInference
 from torchelmo.bilm.fast.int8 import Int8LSTM
@@ -79,34 +81,19 @@ class BiLM(HubMethods, nn.Module):
         self.lang: str | None = None  # language of the training text, whose rules split it into tokens
         self.pretokenized = False  # the training text was already split into tokens
         self.mixes: Sequence[MixWeights] = ()  # that were published with the model
-        self.encoder = self._build_encoder()
+        self.encoder = build_encoder(config, symbols)
         for direction in config.directions:
-            lstms = nn.ModuleList(_build_lstm(config, direction) for _ in range(config.n_layers))
+            lstms = nn.ModuleList(_build_lstm(config, direction, j) for j in range(config.n_layers))
             self.add_module(f"{direction}_lstms", lstms)
         self.softmax: Softmax | None = None
+        masked = config.objective == "masked"
         if config.softmax_words:
             tied = self.encoder.embedding if config.tied_softmax else None
-            self.softmax = Softmax(config.softmax_words, config.projection_dim, tied)
+            self.softmax = Softmax(config.softmax_words, config.projection_dim, tied, joint=masked)
+        # In place of the token vectors of hidden words. It belongs to no sequence of characters.
+        self.mask_vector = nn.Parameter(torch.zeros(config.projection_dim)) if masked else None
         self._fast = FastInference(self.encoder, self._lstm_modules(), residual=config.residual)
         self._check_vocabulary()
-
-    def _build_encoder(self) -> CharCNN | WordEmbedding:
-        config, symbols = self.config, self.symbols
-        if config.input == "words":
-            return WordEmbedding(config)
-        if config.input == "characters":
-            return CharCNN(config)
-        if symbols is None:
-            raise InputError(
-                "BiLM: input = 'characters+words' needs the symbols of the model. Such models can be loaded, but "
-                "torchelmo does not train them as language models."
-            )
-        if (len(symbols.characters), len(symbols.words)) != (config.n_characters - 1, config.n_words):
-            raise InputError(
-                f"BiLM: expected {config.n_characters - 1} characters and {config.n_words} words, found "
-                f"{len(symbols.characters)} and {len(symbols.words)}."
-            )
-        return CharWordCNN(config, symbols)
 
     def forward(
         self,
@@ -114,6 +101,7 @@ class BiLM(HubMethods, nn.Module):
         state: BiLMState | None = None,
         *,
         boundaries: bool = True,
+        masked: Tensor | None = None,
         path: ExecutionPath = "auto",
     ) -> BiLMOutput:
         """Run all layers.
@@ -123,6 +111,7 @@ class BiLM(HubMethods, nn.Module):
             state: The state of an earlier output, to continue from; default: zero.
             boundaries: Add `<S>` and `</S>` around every row that has a token. False takes the ids as they are, for
                 running text that contains its own marks.
+            masked: (batch, tokens), true at tokens to hide from a model with objective = "masked".
             path: "reference" follows the equations, "fast" computes the same without gradients, and "auto" is "fast"
                 unless gradients are needed.
 
@@ -135,7 +124,19 @@ class BiLM(HubMethods, nn.Module):
         mask = self.token_mask(ids)
         if boundaries:
             ids, mask = self.add_boundaries(ids, mask)
-        return self.run_layers(self.encode_tokens(ids, mask, path=path), mask, state, path=path)
+        x = self.encode_tokens(ids, mask, path=path)
+        if masked is not None:
+            x = self.mask_tokens(x, nn.functional.pad(masked, (1, 1)) if boundaries else masked)
+        return self.run_layers(x, mask, state, path=path)
+
+    def mask_tokens(self, x: Tensor, masked: Tensor) -> Tensor:
+        """Replace token vectors (..., projection_dim) by the mask vector where `masked` (...) is true."""
+        if self.mask_vector is None:
+            raise InputError(f"{self.source}: expected a model with objective = 'masked' to hide tokens from.")
+        if masked.shape != x.shape[:-1] or masked.dtype != torch.bool:
+            found = f"{tuple(masked.shape)} of {masked.dtype}"
+            raise InputError(f"BiLM: expected masked, {tuple(x.shape[:-1])} booleans, got {found}.")
+        return torch.where(masked.unsqueeze(-1), self.mask_vector, x)
 
     def token_ids(self, sentences: Sequence[Sequence[str]]) -> Tensor:
         """Return the ids that the model reads, on its device; 0 is padding.
@@ -263,26 +264,21 @@ class BiLM(HubMethods, nn.Module):
         return not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
 
     def _run_reference(self, x: Tensor, mask: Tensor, state: BiLMState | None) -> BiLMOutput:
-        tracks: list[list[Tensor]] = []  # for each direction, its layers
-        states: list[list[LSTMState]] = []
-        for d, direction in enumerate(self.config.directions):
-            track, ends = [x], []
-            for j, lstm in enumerate(self.direction_lstms(direction)):
+        config = self.config
+        below = [x] * len(config.directions)  # the layer below, by direction
+        layers = [torch.cat(below, dim=-1)]
+        ends: list[list[LSTMState]] = []  # by layer and direction
+        for j in range(config.n_layers):
+            inputs = [layers[-1]] * len(below) if config.joint and j > 0 else below
+            results = []
+            for d, direction in enumerate(config.directions):
                 start = None if state is None else LSTMState(state.hidden[d, j], state.cell[d, j])
-                hidden, end = lstm(track[-1], mask, start)
-                track.append(hidden + track[-1] if self.config.residual and j > 0 else hidden)
-                ends.append(end)
-            tracks.append(track)
-            states.append(ends)
-        layers = torch.stack([torch.cat(parts, dim=-1) for parts in zip(*tracks)])
-        return BiLMOutput(
-            layers,
-            mask,
-            BiLMState(
-                torch.stack([torch.stack([end.hidden for end in ends]) for ends in states]),
-                torch.stack([torch.stack([end.cell for end in ends]) for ends in states]),
-            ),
-        )
+                results.append(self.direction_lstms(direction)[j](inputs[d], mask, start))
+            below = [out + under if config.residual and j > 0 else out for (out, _), under in zip(results, below)]
+            layers.append(torch.cat(below, dim=-1))
+            ends.append([end for _, end in results])
+        after = (torch.stack([torch.stack([end[part] for end in each]) for each in ends], dim=1) for part in (0, 1))
+        return BiLMOutput(torch.stack(layers), mask, BiLMState(*after))
 
     def direction_lstms(self, direction: str) -> list[ProjectedLSTM]:
         """Return the LSTMs of one direction, first layer first."""
@@ -389,7 +385,10 @@ class BiLM(HubMethods, nn.Module):
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the configuration and weights; equal for models that produce equal vectors."""
-        digest = hashlib.sha256(json.dumps(config_to_dict(self.config), sort_keys=True).encode())
+        config = config_to_dict(self.config)
+        if self.config.objective == "bilm":  # as before there were other objectives
+            del config["objective"], config["joint"]
+        digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
         for name, tensor in sorted(self.own_tensors().items()):
             if not name.startswith("softmax."):
                 digest.update(name.encode())
@@ -410,18 +409,28 @@ class BiLM(HubMethods, nn.Module):
 
 
 class Softmax(nn.Module):
-    """p(w | h) = softmax(W h + b)_w, shared by both directions; words are ordered by decreasing frequency."""
+    """p(w | h) = softmax(W h + b)_w, shared by both directions; words are ordered by decreasing frequency.
 
-    def __init__(self, n_words: int, dim: int, weight: nn.Parameter | None = None) -> None:
+    A masked model predicts a word from both directions at its own position: h = P [→h ; ←h], at first →h + ←h.
+    """
+
+    def __init__(self, n_words: int, dim: int, weight: nn.Parameter | None = None, *, joint: bool = False) -> None:
         super().__init__()
+        self.projection = nn.Parameter(torch.empty(2 * dim, dim)) if joint else None
+        if self.projection is not None and not self.projection.is_meta:  # as for `normal_`
+            self.projection.data.copy_(torch.eye(dim).repeat(2, 1))
         self.weight = nn.Parameter(torch.empty(n_words, dim)) if weight is None else weight
         self.bias = nn.Parameter(torch.zeros(n_words))
         if weight is None:
             normal_(self.weight, 1.0 / math.sqrt(dim))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return log-probabilities: (..., projection_dim) -> (..., n_words)."""
-        return torch.log_softmax(nn.functional.linear(hidden, self.weight, self.bias), dim=-1)
+        """Return log-probabilities: (..., projection_dim), or (..., dim) for a masked model -> (..., n_words)."""
+        return torch.log_softmax(nn.functional.linear(self.project(hidden), self.weight, self.bias), dim=-1)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Return the vectors (..., projection_dim) that are multiplied with the weights of the words."""
+        return hidden if self.projection is None else hidden @ self.projection
 
     def start_from_counts(self, counts: Tensor) -> None:
         """Set the bias so that hidden states of 0 predict the words' frequencies; a count of 0 is taken as 1."""
@@ -430,9 +439,9 @@ class Softmax(nn.Module):
             self.bias.copy_((shares / shares.sum()).log())
 
 
-def _build_lstm(config: BiLMConfig, direction: str) -> ProjectedLSTM:
+def _build_lstm(config: BiLMConfig, direction: str, layer: int) -> ProjectedLSTM:
     return ProjectedLSTM(
-        config.projection_dim,
+        config.input_dim(layer),
         config.cell_dim,
         config.projection_dim,
         cell_clip=config.cell_clip,

@@ -189,7 +189,7 @@ def fine_tune(
     for name, result in (("before", tuned.before), ("after", tuned.after)):
         if result is not None:
             ways = " / ".join(f"{value:.2f}" for value in (result.forward, result.backward) if value is not None)
-            echo(f"held-out perplexity {name}: {result.average:.2f} ({ways})")
+            echo(f"held-out perplexity {name}: {result.average:.2f}{ways and f' ({ways})'}")
     if not tuned.finished:
         echo("Stopped; checkpoint saved. Resume with the same call and --resume.")
         raise stopped(stop.signal)

@@ -106,6 +106,8 @@ def _rows(about: dict[str, Any]) -> dict[str, str]:
         rows["highways"] = str(config["n_highway"])
     else:
         rows["input"] = f"{config['n_words']:,} whole words"
+    if config["objective"] == "masked":
+        rows["objective"] = f"masked: predicts hidden words{', joint layers' if config['joint'] else ''}"
     rows |= {f"parameters, {name}": f"{count:,}" for name, count in parameters.items() if count}
     rows["vocabulary"] = "none" if about["vocabulary"] is None else f"{about['vocabulary']:,} words"
     if about["lang"]:

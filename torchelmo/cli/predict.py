@@ -33,7 +33,8 @@ from torchelmo.progress import count, progress
 
 if TYPE_CHECKING:
     from torchelmo import BiLM
-    from torchelmo.lm.predict import Perplexity, Substitute
+    from torchelmo.lm.cloze import PseudoPerplexity, Substitute
+    from torchelmo.lm.predict import Perplexity
     from torchelmo.text.tokenize import Token
 
 
@@ -43,6 +44,14 @@ def perplexity(
     lang: Lang = None,
     pretokenized: Pretokenized = False,
     state: State = "reset",
+    pseudo: Annotated[
+        bool,
+        typer.Option(
+            "--pseudo",
+            help="Measure pseudo-perplexity: predict every token from all others of its sentence. For any model, and "
+            "the only choice for a masked one.",
+        ),
+    ] = False,
     batch_tokens: BatchTokens = 2048,
     device: Device = "auto",
     threads: Threads = None,
@@ -52,29 +61,37 @@ def perplexity(
 
     TEXT may also be a folder that `torchelmo prepare` wrote, for its held-out part. Targets are all tokens and the end
     of each sentence. A word outside the vocabulary counts as <UNK>, so perplexities can only be compared for the same
-    vocabulary and text.
+    vocabulary and text. With --pseudo, every token is predicted from all others of its sentence, by a masked model with
+    the token hidden, one at a time.
     """
     from torchelmo.formats.load import DEFAULT_MODEL
-    from torchelmo.lm.predict import combine
-    from torchelmo.lm.predict import perplexity as measure
+    from torchelmo.lm import cloze, predict
     from torchelmo.lm.preparation import expand
 
+    if pseudo and state != "reset":
+        raise WrongCallError("--pseudo: expected --state reset, since a token is predicted from its sentence alone.")
     model, texts = split_model_and_texts(arguments, model)
     files = expand(texts, folders=True)
     bilm = load_bilm(model, device, threads)
+    predict.language_model(bilm, from_both_sides=pseudo)  # an error of the model, not of a text
     language = language_of(bilm, lang, pretokenized)
-    found = {}
+    found: dict[str, Any] = {}
     for file in files:
         name = source_name(file)
         with progress(f"perplexity of {name}", unit="tokens") as advance:
             try:
                 sentences = _sentences(file, language)
-                found[name] = measure(bilm, sentences, state=state, batch_tokens=batch_tokens, progress=advance)
+                if pseudo:
+                    found[name] = cloze.pseudo_perplexity(bilm, sentences, batch_tokens=batch_tokens, progress=advance)
+                else:
+                    found[name] = predict.perplexity(
+                        bilm, sentences, state=state, batch_tokens=batch_tokens, progress=advance
+                    )
             except MissingFileError:
                 raise
             except InputError as error:
                 raise error if name in str(error) else InputError(f"{name}: {error}") from error
-    total = combine(list(found.values()))
+    total = (cloze if pseudo else predict).combine(list(found.values()))
     if as_json:
         each = {file: one._asdict() for file, one in found.items()}
         about = {"model": model or DEFAULT_MODEL, "state": state, "files": each, "all": total._asdict()}
@@ -111,12 +128,13 @@ def substitutes(
 ) -> None:
     """Print the words that both directions expect at each place, as tab-separated values or as JSON lines.
 
-    The word itself is not among them. They are ranked by p(w | words before) · p(w | words after) / p(w), normalized
-    to sum to 1 over the vocabulary. Lines, sentences and tokens are counted as by `torchelmo surprisal`.
+    The word itself is not among them. They are ranked by p(w | words before) · p(w | words after) / p(w), or by a
+    masked model with the word hidden, normalized to sum to 1 over the vocabulary. Lines, sentences and tokens are
+    counted as by `torchelmo surprisal`.
     """
     from torchelmo.analysis.usages import read_targets
+    from torchelmo.lm.cloze import substitutes as expect
     from torchelmo.lm.predict import language_model
-    from torchelmo.lm.predict import substitutes as expect
 
     if targets is not None and word:
         raise WrongCallError("--targets: expected either --targets or --word, got both.")
@@ -125,7 +143,7 @@ def substitutes(
         return
     forms = None if targets is None else read_targets(targets)
     bilm = load_bilm(model, device, threads)
-    language_model(bilm)  # a missing softmax is an error before the table starts
+    language_model(bilm, from_both_sides=True)  # a missing softmax is an error before the table starts
     language = language_of(bilm, lang, pretokenized)
     wanted = forms or word
     settings = {"fingerprint": bilm.fingerprint(), "top": top, "word": word, "targets": forms, "lang": language}
@@ -165,7 +183,7 @@ def _expectations(
     top: int,
 ) -> str:
     """Return a JSON line for each target: the words that each direction expects, with the keys of simple_elmo."""
-    from torchelmo.lm.predict import substitutes_by_direction
+    from torchelmo.lm.cloze import substitutes_by_direction
 
     tokens = [token.text for token in place.tokens]
     lines = []
@@ -270,7 +288,8 @@ def places_of(files: Iterable[str], lang: str | None) -> Iterator[Place]:
                 first += len(tokens)
 
 
-def _describe_perplexity(found: "Perplexity") -> str:
-    values = {"forward": found.forward, "backward": found.backward, "average": found.average}
-    each = ", ".join(f"{name} {value:.2f}" for name, value in values.items() if value is not None)
-    return f"perplexity {each}; {count(found.n_tokens, 'tokens')}, {found.oov_rate:.2%} outside the vocabulary"
+def _describe_perplexity(found: "Perplexity | PseudoPerplexity") -> str:
+    values = found._asdict()
+    each = [f"{name} {value:.2f}" for name in ("forward", "backward", "average") if (value := values.get(name))]
+    what = f"perplexity {', '.join(each)}" if each else f"pseudo-perplexity {values['pseudo_perplexity']:.2f}"
+    return f"{what}; {count(found.n_tokens, 'tokens')}, {found.oov_rate:.2%} outside the vocabulary"

@@ -105,7 +105,7 @@ def describe(model: str | Path | None = None) -> dict[str, Any]:
     256
     """
     folder, bilm = find_model(model), load(model)
-    parts = {"encoder": 0, "lstm": 0, "softmax": 0}
+    parts = {"encoder": 0, "lstm": 0, "softmax": 0, "mask_vector": 0}
     for name, tensor in bilm.own_tensors().items():
         part = name.partition(".")[0]
         if not name.endswith("_scale"):  # of int8 weights
@@ -117,7 +117,8 @@ def describe(model: str | Path | None = None) -> dict[str, Any]:
         "files": {path.name: path.stat().st_size for path in sorted(model_files(folder))},
         "config": config_to_dict(bilm.config),
         "dim": bilm.config.dim,
-        "parameters": parts | {"total": sum(parts.values())},
+        "parameters": {name: n for name, n in parts.items() if n or name != "mask_vector"}
+        | {"total": sum(parts.values())},
         "int8": bilm.is_int8,
         "vocabulary": None if bilm.vocabulary is None else len(bilm.vocabulary),
         "lang": bilm.lang,

@@ -262,6 +262,8 @@ def _shape(bilm: BiLM) -> Iterator[tuple[str, str]]:
     yield "LSTM", f"{config.cell_dim} cells, projected to {config.projection_dim}, direction: {config.direction}"
     yield "input", config.input if config.input == "words" else f"{config.input}, {config.n_filters} filters"
     yield "softmax", f"{config.softmax_words:,} words" if config.softmax_words else "none"
+    if config.objective == "masked":
+        yield "objective", f"masked{', joint layers' if config.joint else ''}"
     yield "parameters", f"{sum(parameter.numel() for parameter in bilm.parameters()):,}"
     yield "origin", " ".join(bilm.origin.split()).replace("|", "\\|")
 

@@ -148,6 +148,8 @@ def save_official(bilm: BiLM, options: str | Path, weights: str | Path) -> None:
     """
     if bilm.config.direction == "backward":
         raise OutputError("The official format has no backward-only models. Save a model folder instead.")
+    if bilm.config.objective == "masked":
+        raise OutputError("The official format has no masked models. Save a model folder instead.")
     if bilm.config.input == "characters+words":
         raise OutputError("The official format has no models that read characters and words. Save a folder instead.")
     if bilm.config.n_characters > OFFICIAL_N_CHARACTERS + 1:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from torchelmo.bilm.config import BiLMConfig
 from torchelmo.config import (
@@ -13,6 +13,7 @@ from torchelmo.config import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Range,
     build_config,
     config_to_dict,
 )
@@ -46,6 +47,9 @@ class PretrainConfig(Config):
     unroll: PositiveInt = 20  # tokens per window: gradients end there, the LSTM state is carried on
     reset_state: bool = False  # rows whose window starts with a new sentence start from zero state, as in `embed`
     dropout: Fraction = 0.1
+    objective: Literal["bilm", "masked"] = "bilm"  # predict the next word in each direction, or hidden words
+    mask_share: Annotated[float, Range(above=0, max=1)] = 0.15  # of the words that are predicted in a masked sentence
+    masks_per_window: PositiveInt = 2  # copies of every sentence; each hides other words
     loss: Literal["sampled", "full"] = "sampled"
     negatives: PositiveInt = 8192  # words per window that the sampled loss compares with the targets
     loss_scale: PositiveFloat = 1.0  # the published program trained on loss × unroll
@@ -89,6 +93,11 @@ class PretrainConfig(Config):
                 "init_accumulators needs init, a TensorFlow checkpoint of bilm-tf, and optim.name = 'adagrad'; "
                 f"got init = {str(self.init)!r} and {self.optim.name!r}."
             )
+        if self.mask_share * self.masks_per_window > 1:
+            raise ConfigError(
+                "mask_share × masks_per_window must be at most 1, because every copy of a sentence hides other words; "
+                f"got {self.mask_share} × {self.masks_per_window}."
+            )
         self.model_config(_PLACEHOLDER_VOCAB_SIZE)  # report a wrong key in [model] before the data is read
 
     def model_config(self, n_words: int) -> BiLMConfig:
@@ -97,6 +106,8 @@ class PretrainConfig(Config):
         for key in ("softmax_words", "n_words"):
             if key in model:
                 raise ConfigError(f"model: leave out {key}: it is the number of words in the vocabulary of the data.")
+        if model.setdefault("objective", self.objective) != self.objective:
+            raise ConfigError(f"model: leave out objective, and set it above [model]; it is {self.objective!r} there.")
         if model.get("input") == "words":
             model["n_words"] = n_words
         return build_config(BiLMConfig, {**model, "softmax_words": n_words}, where="model")

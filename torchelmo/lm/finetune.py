@@ -167,7 +167,7 @@ def _train(bilm: BiLM, start: str, work: Path, settings: Sequence[str], stop: St
     """Train on work/data: first a new softmax if there is none, then the whole model."""
     corpus = Corpus(work / "data")
     loss = "full" if len(corpus.vocabulary) <= _MAX_FULL_SOFTMAX else "sampled"
-    settings = [f"loss={loss}", *settings]
+    settings = [f"loss={loss}", f"objective={bilm.config.objective}", *settings]
     if not bilm.config.softmax_words:
         log.info("the model has no softmax: training a new one over %d words first", len(corpus.vocabulary))
         only = ["trained=softmax", f"optim.lr={_NEW_SOFTMAX_LR}", *settings]

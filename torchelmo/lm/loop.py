@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from torchelmo.bilm.model import BiLM
+from torchelmo.lm.cloze import pseudo_perplexity
 from torchelmo.lm.config import PretrainConfig
 from torchelmo.lm.corpus import Corpus
 from torchelmo.lm.losses import ObjectiveOutput
@@ -46,19 +47,20 @@ class Report(NamedTuple):
     remaining: float  # estimated seconds to the end
     heldout_forward: float | None = None  # exact perplexities, if this step was evaluated
     heldout_backward: float | None = None
-    heldout: float | None = None  # their average
+    heldout: float | None = None  # their average; of a masked model, its only one
+    masked: float | None = None  # perplexity of a masked model by the training loss
 
     def line(self) -> str:
         """Format the report as one line of text."""
         of = f"/{self.n_steps}" if self.n_steps else ""
         parts = [f"step {self.step}{of}", f"{self.tokens_per_second:,.0f} tokens/s", f"loss {self.loss:.3f}"]
-        perplexities = [f"{value:.1f}" for value in (self.forward, self.backward) if value is not None]
+        perplexities = [f"{value:.1f}" for value in (self.forward, self.backward, self.masked) if value is not None]
         parts.append(f"perplexity {' / '.join(perplexities)}")
         parts += [f"lr {self.lr:.2g}", f"{duration(self.remaining)} left"]
         if self.heldout is not None:
             ways = (self.heldout_forward, self.heldout_backward)
             both = " / ".join(f"{value:.2f}" for value in ways if value is not None)
-            parts.append(f"held-out perplexity {self.heldout:.2f} ({both})")
+            parts.append(f"held-out perplexity {self.heldout:.2f}{both and f' ({both})'}")
         return "  ".join(parts)
 
 
@@ -145,7 +147,7 @@ def train(run: Run, stop: Stop | None = None) -> Iterator[Report]:
     meter = Meter(
         progress,
         world,
-        run.bilm.config.directions,
+        run.bilm.config.predictions,
         tokens_per_step=run.stream.tokens_per_window,
         n_steps=run.n_steps,
         hours=config.hours,
@@ -200,6 +202,8 @@ class HeldOut:
         world: The ranks, which share the work.
     """
 
+    SPACING = 7  # a masked model predicts every word once, with every seventh word hidden: about 15 % of them
+
     def __init__(self, bilm: BiLM, sentences: Sequence[Sequence[str]], world: World | None = None) -> None:
         self.bilm, self.sentences, self.world = bilm, sentences, world or World()
 
@@ -207,13 +211,17 @@ class HeldOut:
         """Return the perplexity over all ranks, the same on every rank; None without sentences."""
         if not self.sentences:
             return None
-        directions = self.bilm.config.directions
-        losses, n_targets = [0.0] * len(directions), 0
+        names = self.bilm.config.predictions
+        losses, n_targets = [0.0] * len(names), 0
         if mine := self.sentences[self.world.rank :: self.world.size]:
-            found = perplexity(self.bilm, mine)
-            losses, n_targets = [found.loss(direction) for direction in directions], found.n_targets
+            if names == ("masked",):
+                hidden = pseudo_perplexity(self.bilm, mine, spacing=self.SPACING)
+                losses, n_targets = [hidden.loss], hidden.n_tokens
+            else:
+                found = perplexity(self.bilm, mine)
+                losses, n_targets = [found.loss(direction) for direction in names], found.n_targets
         *losses, n_all = self.world.sum_over_ranks([*losses, n_targets])
-        each = {direction: perplexity_of(loss / n_all) for direction, loss in zip(directions, losses)}
+        each = {name: perplexity_of(loss / n_all) for name, loss in zip(names, losses)}
         return HeldOutPerplexity(each.get("forward"), each.get("backward"), sum(each.values()) / len(each))
 
 
@@ -243,18 +251,19 @@ class Meter:
         self,
         progress: Progress,
         world: World,
-        directions: Sequence[str],
+        predictions: Sequence[str],
         *,
         tokens_per_step: int,
         n_steps: int | None,
         hours: float | None,
     ) -> None:
-        self.world, self.directions = world, directions
+        self.world, self.predictions = world, predictions
         self.tokens_per_step, self.n_steps, self.hours = tokens_per_step, n_steps, hours
         self.first_step, self.first_second = progress.step, progress.seconds
         self.seconds = progress.seconds  # of training, over all parts of the run
         self.stop_requested = False  # by a signal to any of the ranks
         self._start = self._step_start = time.perf_counter()
+        self._losses: list[float] = []  # sums since the previous report, by prediction
         self._reset_window()
 
     def start_step(self) -> None:
@@ -269,25 +278,26 @@ class Meter:
     def add(self, output: ObjectiveOutput, *, stop_requested: bool) -> float:
         """Add the losses of a step; return their mean over ranks and directions."""
         clock = self.first_second + time.perf_counter() - self._start if self.world.rank == 0 else 0.0
-        own = [0.0 if loss is None else float(loss) for loss in (output.forward, output.backward)]
-        stops, self.seconds, forward, backward = self.world.sum_over_ranks([float(stop_requested), clock, *own])
+        own = [float(getattr(output, name)) for name in self.predictions]
+        stops, self.seconds, *losses = self.world.sum_over_ranks([float(stop_requested), clock, *own])
         self.stop_requested = stops > 0
-        self._forward += forward / self.world.size
-        self._backward += backward / self.world.size
-        return (forward + backward) / self.world.size / len(self.directions)
+        self._losses = [total + loss / self.world.size for total, loss in zip(self._losses, losses)]
+        return sum(losses) / self.world.size / len(self.predictions)
 
     def report(self, step: int, *, lr: float, gradient_norm: float, heldout: HeldOutPerplexity | None = None) -> Report:
         """Return the means since the previous report."""
-        forward, backward = self._forward / self._steps, self._backward / self._steps
+        losses = [total / self._steps for total in self._losses]
+        each = {name: perplexity_of(loss) for name, loss in zip(self.predictions, losses)}
         report = Report(
             step=step,
             n_steps=self.n_steps,
             tokens=step * self.tokens_per_step,
             seconds=self.seconds,
             tokens_per_second=self._steps * self.tokens_per_step / self._work,
-            loss=(forward + backward) / len(self.directions),
-            forward=perplexity_of(forward) if "forward" in self.directions else None,
-            backward=perplexity_of(backward) if "backward" in self.directions else None,
+            loss=sum(losses) / len(losses),
+            forward=each.get("forward"),
+            backward=each.get("backward"),
+            masked=each.get("masked"),
             lr=lr,
             gradient_norm=gradient_norm,
             remaining=self._remaining(step),
@@ -306,7 +316,7 @@ class Meter:
         return pace * (self.n_steps - step)
 
     def _reset_window(self) -> None:
-        self._steps, self._work, self._forward, self._backward = 0, 0.0, 0.0, 0.0
+        self._steps, self._work, self._losses = 0, 0.0, [0.0] * len(self.predictions)
 
 
 class Plan(NamedTuple):

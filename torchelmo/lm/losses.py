@@ -1,4 +1,8 @@
-"""The training objective: −½ (log p(→) + log p(←)) per token, with one softmax for both directions."""
+"""The training objectives, with one softmax for both directions.
+
+bilm      −½ (log p(→) + log p(←)) per token
+masked    −log p(word | the words on both sides) per predicted word, in the manner of Masked ELMo (Senay & Salin 2020)
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -6,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchelmo.bilm.fast.training import run_training
+from torchelmo.bilm.fast.training import run_masked, run_training
 from torchelmo.bilm.model import BiLM, BiLMState, Softmax
 from torchelmo.errors import ConfigError, InputError
 
@@ -242,6 +246,7 @@ class ObjectiveOutput(NamedTuple):
     forward: Tensor | None  # −log p per token, detached
     backward: Tensor | None
     state: BiLMState  # for the next window
+    masked: Tensor | None = None  # −log p per predicted word of a masked model, detached
 
 
 class Objective(nn.Module):
@@ -283,6 +288,100 @@ class Objective(nn.Module):
         mean = torch.stack(list(losses.values())).mean()
         carried = BiLMState(*(part.to(before.dtype) for part, before in zip(out.state, state)))
         return ObjectiveOutput(mean, seen.get("forward"), seen.get("backward"), carried)
+
+
+class MaskedBatch(NamedTuple):
+    """Copies of the sentences of a window, each with other words to predict. A rank has a share of the copies."""
+
+    ids: Tensor  # (rows, tokens): <S>, words and </S>, some words replaced by others
+    lengths: Tensor  # (rows,): the tokens of each sentence, its marks included
+    masked: Tensor  # (rows, tokens): the words that are hidden
+    predicted: Tensor  # (rows, tokens): the words that are predicted
+    words: Tensor  # (n,): their softmax ids, row by row
+    weight: Tensor  # a number: the share of this rank in the predicted words, times the number of ranks
+    window: Tensor  # (n_sentences, longest): the ids of the sentences, the same on all ranks
+    window_words: Tensor  # (n,): the softmax ids of the predicted words of all ranks
+
+    def inputs(self) -> Tensor:
+        """Return all ids of the window, flat: (n,)."""
+        return self.window.flatten()
+
+    def targets(self) -> Tensor:
+        """Return the targets of all ranks: (n,)."""
+        return self.window_words
+
+
+# Shares of the predicted words, as for BERT. The others are hidden. No word is hidden when the vectors are used, so the
+# model must also be trained on words that are not.
+_KEPT, _REPLACED = 0.1, 0.1
+
+
+def draw_masks(
+    ids: Tensor,
+    words: Tensor,
+    lengths: Tensor,
+    *,
+    share: float,
+    n_masks: int,
+    seed: int,
+    rank: int = 0,
+    n_ranks: int = 1,
+) -> MaskedBatch:
+    """Choose the words of a window that are predicted.
+
+    Of every sentence there are `n_masks` copies. Each predicts about `share` of the words, chosen at random, and never
+    those of another copy. A predicted word is hidden, or kept, or replaced by a random word of the window. Copies that
+    predict no word are left out.
+
+    Args:
+        ids: Ids (n_sentences, tokens) of `<S>`, the words and `</S>` of each sentence.
+        words: Their softmax ids.
+        lengths: (n_sentences,), the number of tokens of each sentence, its marks included.
+        share: The share of the words that a copy predicts.
+        n_masks: The number of copies.
+        seed: Determines the choice.
+        rank: The rank of this process, which gets every n_ranks-th copy.
+        n_ranks: The number of processes.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    step = torch.arange(ids.shape[1])
+    is_word = (step > 0) & (step < lengths.unsqueeze(1) - 1)
+    point = torch.rand(ids.shape, generator=generator)
+    chosen = [is_word & (point >= i * share) & (point < (i + 1) * share) for i in range(n_masks)]
+    predicted = torch.cat(chosen)
+    rows = predicted.any(dim=1).nonzero().squeeze(1)
+    missing = max(0, n_ranks - len(rows))  # every rank gets a row, if necessary one without a word to predict
+    predicted = nn.functional.pad(predicted[rows], (0, 0, 0, missing))
+    sentence = nn.functional.pad(rows % len(ids), (0, missing))
+    batch, n = ids[sentence], int(predicted.sum())
+    fate = torch.rand(n, generator=generator)
+    masked = predicted.clone()
+    masked[predicted] = fate >= _KEPT + _REPLACED
+    pool = ids[is_word]
+    drawn = pool[torch.randint(len(pool), (n,), generator=generator)]
+    batch[predicted] = torch.where(fate < _REPLACED, drawn, batch[predicted])
+    whole = batch, lengths[sentence], masked, predicted, words[sentence]
+    batch, lengths, masked, own, targets = (tensor[rank::n_ranks] for tensor in whole)
+    weight = torch.tensor(int(own.sum()) * n_ranks / max(1, n))
+    return MaskedBatch(batch, lengths, masked, own, targets[own], weight, ids, words[sentence][predicted])
+
+
+class MaskedObjective(Objective):
+    """The loss of a window of sentences for a masked model. There is no state: every sentence starts from zero."""
+
+    def forward(self, batch: MaskedBatch, state: BiLMState, negatives: Negatives | None) -> ObjectiveOutput:  # type: ignore[override]
+        softmax, characters = self.bilm.softmax, self.characters
+        assert softmax is not None
+        with torch.autocast(state.hidden.device.type, torch.bfloat16, enabled=self.in_bfloat16):
+            top = run_masked(
+                self.bilm, batch.ids, batch.lengths, batch.masked, dropout=self.dropout, characters=characters
+            )
+            loss = self.loss(softmax, softmax.project(top[batch.predicted]), batch.words, negatives)
+        loss = loss * batch.weight  # so the mean over ranks is the mean over all words
+        return ObjectiveOutput(loss, None, None, state, loss.detach())
+
+
+OBJECTIVES: dict[str, type[Objective]] = {"bilm": Objective, "masked": MaskedObjective}
 
 
 def _flat(*parts: Tensor | None) -> Tensor:

@@ -1,7 +1,6 @@
-"""Use a biLM as a language model: perplexity of text, surprisal of tokens, substitutes for words.
+"""Use a biLM as a language model: perplexity of text, surprisal of tokens.
 
-All of them use the exact softmax. A token outside the vocabulary is scored as `<UNK>`. Substitutes combine the two
-directions: p(w) ∝ p(w | words before) · p(w | words after) / p(w), where p(w) is the softmax of a zero vector.
+Both use the exact softmax. A token outside the vocabulary is scored as `<UNK>`.
 """
 
 import math
@@ -18,12 +17,12 @@ from torchelmo.bilm.model import BiLM, Softmax
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.text.batching import batches_by_length, windows
 from torchelmo.text.characters import check_tokens
-from torchelmo.text.vocabulary import BEGIN, END, UNKNOWN, Vocabulary
+from torchelmo.text.vocabulary import BEGIN, END, Vocabulary
 
 Sentence: TypeAlias = Sequence[str]
 State: TypeAlias = Literal["reset", "carry"]
 T = TypeVar("T")
-_LOGITS = 1 << 23  # logits at once: 32 MB
+LOGITS = 1 << 23  # logits at once: 32 MB
 
 
 class Contexts(NamedTuple):
@@ -59,15 +58,26 @@ def contexts(
     runs = {"reset": _from_zero, "carry": _running}
     if state not in runs:
         raise ConfigError(f"state: expected 'reset' or 'carry', got {state!r}.")
-    return runs[state](bilm, _checked(sentences), batch_tokens)
+    language_model(bilm)
+    return runs[state](bilm, checked(sentences), batch_tokens)
 
 
-def language_model(bilm: BiLM) -> tuple[Softmax, Vocabulary]:
+def language_model(bilm: BiLM, *, from_both_sides: bool = False) -> tuple[Softmax, Vocabulary]:
     """Return the softmax of a model and its words.
 
+    Args:
+        bilm: The model.
+        from_both_sides: Whether words are predicted from both sides, which masked models can do, too.
+
     Raises:
-        InputError: The model has no softmax, or no vocabulary.
+        InputError: The model has no softmax, or no vocabulary, or it is a masked model.
     """
+    if bilm.config.objective == "masked" and not from_both_sides:
+        raise InputError(
+            f"{bilm.source}: expected a model that predicts a word from the words before it or after it, but this one "
+            "was trained with objective = 'masked': it predicts hidden words from both sides, so it has no perplexity "
+            "and no surprisal. Measure `pseudo_perplexity` (`torchelmo perplexity --pseudo`), or use another model."
+        )
     if bilm.softmax is None:
         if bilm.config.input == "characters+words":
             advice = "Models of ELMoForManyLangs give vectors only: use another model."
@@ -99,9 +109,9 @@ def scores(
     of the distributions.
     """
     softmax, vocabulary = language_model(bilm)
-    rows = max(1, min(batch_tokens, _LOGITS // bilm.config.softmax_words))
+    rows = max(1, min(batch_tokens, LOGITS // bilm.config.softmax_words))
     found = contexts(bilm, sentences, state=state, batch_tokens=batch_tokens)
-    for group in _by_tokens(found, lambda item: len(item[0]) + 1, rows):
+    for group in by_tokens(found, lambda item: len(item[0]) + 1, rows):
         ids = [torch.from_numpy(vocabulary.ids([BEGIN, *sentence, END])) for sentence, _ in group]
         lengths = [len(some) - 1 for some in ids]
         found_by: dict[str, dict[str, Sequence[Tensor]]] = {"log_p": {}, "rank": {}, "entropy": {}}
@@ -138,7 +148,8 @@ def _measure_targets(
     return {name: torch.cat(parts) for name, parts in found.items() if parts}
 
 
-def _checked(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
+def checked(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
+    """Yield the sentences that have a token; check that each is a list of tokens."""
     for i, sentence in enumerate(sentences):
         check_tokens(sentence, i)
         if len(sentence):
@@ -165,7 +176,7 @@ def _from_zero(bilm: BiLM, sentences: Iterator[Sentence], batch_tokens: int) -> 
 def _running(bilm: BiLM, sentences: Iterator[Sentence], batch_tokens: int) -> Iterator[tuple[Sentence, Contexts]]:
     """Read as in training: the forward LSTM never reads </S>, the backward LSTM never reads <S>."""
     forward_state = backward_state = None
-    for window in _by_tokens(sentences, lambda sentence: len(sentence) + 1, batch_tokens):
+    for window in by_tokens(sentences, lambda sentence: len(sentence) + 1, batch_tokens):
         with torch.no_grad():
             text = list(chain.from_iterable([BEGIN, *sentence] for sentence in window))
             ahead = bilm(bilm.token_ids([text]), forward_state, boundaries=False)
@@ -186,7 +197,7 @@ def _running(bilm: BiLM, sentences: Iterator[Sentence], batch_tokens: int) -> It
             )
 
 
-def _by_tokens(items: Iterable[T], size_of: Callable[[T], int], size: int) -> Iterator[list[T]]:
+def by_tokens(items: Iterable[T], size_of: Callable[[T], int], size: int) -> Iterator[list[T]]:
     """Yield lists of consecutive items with sizes that sum to at least `size`."""
     window: list[T] = []
     total = 0
@@ -266,7 +277,7 @@ def perplexity(
             progress(len(found.tokens))
     if not n_tokens:
         raise InputError("perplexity: expected sentences with tokens, got none.")
-    each = {direction: _exp(loss / (n_tokens + n_sentences)) for direction, loss in losses.items()}
+    each = {direction: exp_loss(loss / (n_tokens + n_sentences)) for direction, loss in losses.items()}
     average = sum(each.values()) / len(each)
     return Perplexity(each.get("forward"), each.get("backward"), average, n_tokens, n_sentences, 1 - n_known / n_tokens)
 
@@ -277,13 +288,14 @@ def combine(results: Sequence[Perplexity]) -> Perplexity:
     each = {}
     for direction in ("forward", "backward"):
         if all(getattr(one, direction) is not None for one in results):
-            each[direction] = _exp(sum(one.loss(direction) for one in results) / (tokens + sentences))
+            each[direction] = exp_loss(sum(one.loss(direction) for one in results) / (tokens + sentences))
     unknown = sum(one.oov_rate * one.n_tokens for one in results)
     average = sum(each.values()) / len(each)
     return Perplexity(each.get("forward"), each.get("backward"), average, tokens, sentences, unknown / tokens)
 
 
-def _exp(loss: float) -> float:
+def exp_loss(loss: float) -> float:
+    """Return the perplexity of a mean loss; infinite if it is too large for a number."""
     return math.exp(loss) if loss < 700 else math.inf
 
 
@@ -329,116 +341,3 @@ def _bits(log_p: Tensor | None, first: int) -> npt.NDArray[np.float64] | None:
         return None
     bits: npt.NDArray[np.float64] = -log_p[first : len(log_p) - 1 + first].numpy() / math.log(2)
     return bits
-
-
-class Substitute(NamedTuple):
-    """A word that could appear at a position."""
-
-    word: str
-    probability: float  # over the words of the vocabulary, without the marks and the token at the position
-
-
-def substitutes(
-    bilm: BiLM, sentence: Sentence, positions: Sequence[int] | None = None, *, top: int = 10
-) -> list[list[Substitute]]:
-    """Return the words that both directions expect at positions of a sentence, other than the token there.
-
-    The words are ranked by p(w | words before) · p(w | words after) / p(w). Both factors contain the frequency of the
-    word, so it is divided out once; p(w) is what the softmax predicts from a zero vector, its biases alone. A model of
-    one direction ranks them by that direction.
-
-    Args:
-        bilm: A model with a softmax.
-        sentence: A list of tokens.
-        positions: Positions, counted from 0; default: all.
-        top: How many words to return for each position.
-
-    Returns:
-        For each position, the most probable words, the most probable first.
-
-    Raises:
-        InputError: The model has no softmax, or a position is outside the sentence.
-
-    >>> import torchelmo
-    >>> [found] = substitutes(torchelmo.load(), "He was very happy to see her .".split(), [3], top=3)
-    >>> [substitute.word for substitute in found]
-    ['glad', 'sorry', 'anxious']
-    """
-    softmax, vocabulary = language_model(bilm)
-    first: object = sentence[0] if len(sentence) else ""
-    if isinstance(first, (list, tuple)):
-        raise InputError(f"substitutes: expected one sentence as a list of tokens, got {len(sentence)} lists.")
-    if top < 1:
-        raise ConfigError(f"top: expected at least 1, got {top}.")
-    wanted = list(range(len(sentence))) if positions is None else list(positions)
-    for position in wanted:
-        if not 0 <= position < len(sentence):
-            raise InputError(
-                f"substitutes: expected a position from 0 to {len(sentence) - 1}, got {position}: "
-                f"the sentence has {len(sentence)} tokens."
-            )
-    if not wanted:
-        return []
-    (_, (forward, backward)), *_ = contexts(bilm, [sentence])
-    marks = torch.from_numpy(vocabulary.ids([BEGIN, END, UNKNOWN]))
-    tokens = torch.from_numpy(vocabulary.ids(sentence))
-    with torch.no_grad():
-        zero = softmax.weight.new_zeros(1, bilm.config.projection_dim)
-        prior = softmax(zero)[0].double().cpu() * (len(bilm.config.directions) - 1)
-    found = []
-    for position in wanted:
-        # Row k expects token k forward (counted from 0); backward, row 0 expects <S>.
-        rows = [x[place] for x, place in ((forward, position), (backward, position + 1)) if x is not None]
-        with torch.no_grad():
-            joint = softmax(torch.stack(rows)).double().sum(dim=0).cpu() - prior
-        joint[marks] = joint[tokens[position]] = -torch.inf
-        best = torch.softmax(joint, dim=0).topk(min(top, len(joint)))
-        found.append([Substitute(vocabulary[i], p) for p, i in zip(*(x.tolist() for x in best)) if p > 0])
-    return found
-
-
-class Expectation(NamedTuple):
-    """The words that one direction expects at a position, the most probable first."""
-
-    ids: list[int]  # in the vocabulary
-    words: list[str]
-    log_p: list[float]  # natural logarithms
-
-
-def substitutes_by_direction(
-    bilm: BiLM, sentence: Sentence, positions: Sequence[int], *, top: int = 10
-) -> list[dict[str, Expectation]]:
-    """Return the words that each direction expects at positions of a sentence, other than the token there.
-
-    Args:
-        bilm: A model with a softmax.
-        sentence: A list of tokens.
-        positions: Positions in the sentence, counted from 0.
-        top: How many words to return for each position and direction.
-
-    Raises:
-        InputError: The model has no softmax.
-
-    >>> import torchelmo
-    >>> [found] = substitutes_by_direction(torchelmo.load(), "He was very happy to see her .".split(), [3])
-    >>> sorted(found), len(found["forward"].words)
-    (['backward', 'forward'], 10)
-    """
-    softmax, vocabulary = language_model(bilm)
-    if not positions:
-        return []
-    (_, vectors), *_ = contexts(bilm, [sentence])
-    marks = torch.from_numpy(vocabulary.ids([BEGIN, END, UNKNOWN]))
-    tokens = torch.from_numpy(vocabulary.ids(sentence))
-    found: list[dict[str, Expectation]] = [{} for _ in positions]
-    for direction, rows, shift in (("forward", vectors.forward, 0), ("backward", vectors.backward, 1)):
-        if rows is None:
-            continue
-        for one, position in zip(found, positions):
-            with torch.no_grad():
-                log_p = softmax(rows[position + shift]).double().cpu()
-            log_p[marks] = log_p[tokens[position]] = -torch.inf
-            best = log_p.topk(min(top, len(log_p)))
-            ids = [i for i, value in zip(best.indices.tolist(), best.values.tolist()) if value > -math.inf]
-            one[direction] = Expectation(ids, [vocabulary[i] for i in ids], log_p[ids].tolist())
-    return found

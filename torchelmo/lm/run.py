@@ -31,8 +31,8 @@ from torchelmo.formats.load import build_folder, load, open_folder
 from torchelmo.formats.tf_checkpoint import read_accumulators
 from torchelmo.lm.config import CHANGEABLE_ON_RESUME, PretrainConfig
 from torchelmo.lm.corpus import BEGIN_ID, Corpus
-from torchelmo.lm.losses import LOSSES, Batch, Negatives, Objective, Sampler, touched_rows
-from torchelmo.lm.stream import Stream, Window
+from torchelmo.lm.losses import LOSSES, OBJECTIVES, Batch, MaskedBatch, Negatives, Sampler, draw_masks, touched_rows
+from torchelmo.lm.stream import STREAMS, SentenceWindow
 from torchelmo.runs.checkpoint import Checkpoint, save_checkpoint
 from torchelmo.runs.distributed import World, parallel
 from torchelmo.runs.muon import lstm_blocks
@@ -135,7 +135,7 @@ class Run:
         if config.threads:
             torch.set_num_threads(config.threads)
         self.corpus = Corpus(config.data)
-        self.stream = Stream(
+        self.stream = STREAMS[config.objective](
             self.corpus,
             batch_size=config.batch_size // self.world.size,
             unroll=config.unroll,
@@ -143,7 +143,7 @@ class Run:
             rank=self.world.rank,
             n_ranks=self.world.size,
         )
-        self.windows: Iterator[Window] = iter(self.stream)
+        self.windows: Iterator[Any] = iter(self.stream)
         if checkpoint is not None:
             self._check_resume(checkpoint)
         bilm = build_model(config, self.corpus) if checkpoint is None else _read_model(checkpoint)
@@ -192,10 +192,22 @@ class Run:
         before, after = self.share_done(step - 1, seconds), self.share_done(step, seconds + pace)
         return learning_rate(self.config.optim, step=step, before=before, after=after)
 
-    def next_batch(self) -> Batch:
+    def next_batch(self) -> Batch | MaskedBatch:
         """Return the next window of the stream, on the device, in the form that the model reads."""
         window, directions = next(self.windows), self.bilm.config.directions
         reads_words = self.bilm.config.input == "words"
+        if isinstance(window, SentenceWindow):
+            words = self.corpus.targets(window.ids)
+            arrays = (words + 1 if reads_words else window.ids), words, window.lengths
+            batch = draw_masks(
+                *map(torch.from_numpy, arrays),
+                share=self.config.mask_share,
+                n_masks=self.config.masks_per_window,
+                seed=step_seed(self.config.seed, *window.number, "masks"),
+                rank=self.world.rank,
+                n_ranks=self.world.size,
+            )
+            return MaskedBatch(*(tensor.to(self.world.device) for tensor in batch))
 
         def ids(array: object, direction: str) -> Tensor | None:
             return torch.as_tensor(array).to(self.world.device) if direction in directions else None
@@ -211,9 +223,9 @@ class Run:
             torch.from_numpy(window.forward[:, 0] == BEGIN_ID).to(self.world.device),
         )
 
-    def state_before(self, batch: Batch) -> BiLMState:
+    def state_before(self, batch: Batch | MaskedBatch) -> BiLMState:
         """Return the state that the rows carry from the previous window, reset as the settings say."""
-        if not self.config.reset_state:
+        if not self.config.reset_state or isinstance(batch, MaskedBatch):
             return self.state
         starts = batch.starts.view(1, 1, -1, 1)
         return BiLMState(*(part.masked_fill(starts, 0.0) for part in self.state))
@@ -227,7 +239,7 @@ class Run:
         generator = torch.Generator().manual_seed(step_seed(self.config.seed, step, 0, "negatives"))
         return self.sampler.draw(generator)
 
-    def average_softmax(self, batch: Batch, negatives: Negatives | None) -> None:
+    def average_softmax(self, batch: Batch | MaskedBatch, negatives: Negatives | None) -> None:
         """Average the rows of the softmax gradient that any rank touched in this step."""
         if self.world.size == 1 or negatives is None:
             return
@@ -318,7 +330,7 @@ class Run:
         return [self.bilm.softmax.weight, self.bilm.softmax.bias]
 
     def _build_objective(self) -> nn.Module:
-        objective = Objective(
+        objective = OBJECTIVES[self.config.objective](
             self.bilm,
             LOSSES[self.config.loss],
             self._characters(),
@@ -350,6 +362,11 @@ def build_model(config: PretrainConfig, corpus: Corpus) -> BiLM:
         bilm.origin = f"trained on {config.data.name}"
     else:
         given = load(str(config.init)).dequantized()  # a name of a model in the package is a string
+        if given.config.objective != config.objective:
+            raise ConfigError(
+                f"{config.init}: was trained with objective = {given.config.objective!r}, and the settings have "
+                f"{config.objective!r}. Use the objective of the model."
+            )
         bilm = with_softmax(given, vocabulary, where=str(config.init))
         new_softmax = bilm is not given
     if corpus.lang is not None or corpus.pretokenized:

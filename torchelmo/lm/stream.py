@@ -1,11 +1,13 @@
-"""The endless stream of windows that training reads. Every row of a batch is one running text.
+"""The endless streams of windows that training reads.
 
-Sentences are shuffled in every epoch and put into one queue. A row that has reached the end of its sentence takes the
-next one from the queue, in the order of the rows. So nothing is padded, and every sentence is read once per epoch. A
-sentence of n tokens is n + 1 steps:
+`Stream`, for language models: every row of a batch is one running text. Sentences are shuffled in every epoch and put
+into one queue. A row that has reached the end of its sentence takes the next one from the queue, in the order of the
+rows. So nothing is padded, and every sentence is read once per epoch. A sentence of n tokens is n + 1 steps:
 
     forward   reads <S> w_1 … w_n    and expects w_1 … w_n </S>
     backward  reads </S> w_n … w_1   and expects w_n … w_1 <S>
+
+`SentenceStream`, for masked models: every row of a batch is one whole sentence, <S> w_1 … w_n </S>.
 """
 
 from collections.abc import Iterator
@@ -122,10 +124,7 @@ class Stream:
         n = self.corpus.n_sentences
         for name, own in (("seed", self.seed), ("n_sentences", n)):
             if getattr(found, name) != own:
-                raise InputError(
-                    f"Stream: expected a position with {name} {own}, got one with {getattr(found, name)}. "
-                    "Resume with the data and seed of the run."
-                )
+                raise _other_run(name, own, getattr(found, name))
         sentence, done = (np.array(row, dtype=np.int64) for row in (found.sentence, found.done))
         fits = len(sentence) == len(done) and found.taken <= n and max([0, *found.again, *found.sentence]) < n
         if not fits or (done > self._steps[sentence]).any():
@@ -229,3 +228,125 @@ class Stream:
         again = self._order[self._head : self._n_again].tolist()
         epoch, taken = divmod(self._first + max(self._head - self._n_again, 0), self.corpus.n_sentences)
         return epoch, taken, again
+
+
+class SentenceWindow(NamedTuple):
+    """The sentences of one step."""
+
+    number: tuple[int, int]  # the epoch, and the number of the window in it
+    ids: Ids  # (n_sentences, longest): the word-type ids of <S> w_1 … w_n </S>, then more </S>
+    lengths: Ids  # (n_sentences,): n + 2
+
+
+@dataclass(frozen=True)
+class _SentencePosition(Config):
+    """`SentenceStream.position` as plain data."""
+
+    seed: int
+    n_sentences: int
+    epoch: Annotated[int, Range(min=0, max=10**9)]
+    window: NonNegativeInt
+
+
+class SentenceStream:
+    """Windows of whole sentences of similar length, together about batch_size · unroll tokens over all ranks.
+
+    Every epoch shuffles the sentences, sorts them by length, cuts them into windows, and shuffles the windows. All
+    ranks get the same windows, and share them later. A sentence of more tokens than a window has is cut to that number.
+
+    Args:
+        corpus: The prepared text.
+        batch_size: The rows of this rank; together with `unroll` it determines the number of tokens of a window.
+        unroll: See `batch_size`.
+        seed: Determines the order of the sentences.
+        rank: The rank of this process; it makes no difference.
+        n_ranks: The number of processes.
+
+    >>> from torchelmo.lm.corpus import write_corpus
+    >>> import tempfile
+    >>> corpus = write_corpus(tempfile.mkdtemp() + "/data", [["a", "bow"]])
+    >>> next(iter(SentenceStream(corpus, batch_size=1, unroll=9, seed=1))).ids.tolist()  # <S> a bow </S>
+    [[0, 3, 4, 1]]
+    """
+
+    def __init__(
+        self, corpus: Corpus, *, batch_size: int, unroll: int, seed: int, rank: int = 0, n_ranks: int = 1
+    ) -> None:
+        self.corpus, self.batch_size, self.seed = corpus, batch_size, seed
+        self.tokens_per_window = max(3, batch_size * n_ranks * unroll)
+        self._lengths = np.minimum(np.diff(corpus.offsets) + 2, self.tokens_per_window)
+        self._start(epoch=0, window=0)
+
+    @property
+    def windows_per_epoch(self) -> int:
+        """The number of windows after which the text has been read once."""
+        return len(self._windows)
+
+    @property
+    def epoch(self) -> float:
+        """How many times the text has been read; 1.5 is half-way through the second time."""
+        return self._epoch + self._next_window / self.windows_per_epoch
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """The position of all ranks in the stream, as plain data. It is the same on every rank."""
+        return {
+            "seed": self.seed,
+            "n_sentences": self.corpus.n_sentences,
+            "epoch": self._epoch,
+            "window": self._next_window,
+        }
+
+    def seek(self, position: dict[str, Any]) -> None:
+        """Continue exactly at a position.
+
+        Raises:
+            InputError: The position belongs to another text or seed, or is damaged.
+        """
+        found = build_config(_SentencePosition, position, where="position of the stream")
+        for name, own in (("seed", self.seed), ("n_sentences", self.corpus.n_sentences)):
+            if getattr(found, name) != own:
+                raise _other_run(name, own, getattr(found, name))
+        if found.window > self.windows_per_epoch:
+            raise InputError(
+                f"Stream: expected a position in {self.windows_per_epoch} windows, got window {found.window}."
+            )
+        self._start(found.epoch, found.window)
+
+    def __iter__(self) -> Iterator[SentenceWindow]:
+        while True:
+            if self._next_window >= self.windows_per_epoch:
+                self._start(self._epoch + 1, 0)
+            number = self._epoch, self._next_window
+            self._next_window += 1
+            yield self._read(number)
+
+    def _read(self, number: tuple[int, int]) -> SentenceWindow:
+        sentences = self._windows[number[1]]
+        lengths = self._lengths[sentences]
+        step = np.arange(lengths.max())
+        places = self.corpus.offsets[sentences][:, None] + step - 1
+        ids = self.corpus.tokens[np.clip(places, 0, self.corpus.n_tokens - 1)].astype(np.int64)
+        ids[:, 0] = BEGIN_ID
+        ids[step >= lengths[:, None] - 1] = END_ID
+        return SentenceWindow(number, ids, lengths)
+
+    def _start(self, epoch: int, window: int) -> None:
+        """Form the windows of an epoch, and continue with number `window`."""
+        random = np.random.default_rng([self.seed, epoch])
+        order = random.permutation(self.corpus.n_sentences)
+        order = order[np.argsort(self._lengths[order], kind="stable")]
+        last = (np.cumsum(self._lengths[order]) - 1) // self.tokens_per_window  # the window in which a sentence ends
+        windows = np.split(order, np.flatnonzero(np.diff(last)) + 1)
+        self._windows = [windows[i] for i in random.permutation(len(windows))]
+        self._epoch, self._next_window = epoch, window
+
+
+STREAMS: dict[str, type[Stream] | type[SentenceStream]] = {"bilm": Stream, "masked": SentenceStream}  # by objective
+
+
+def _other_run(name: str, expected: int, found: int) -> InputError:
+    return InputError(
+        f"Stream: expected a position with {name} {expected}, got one with {found}. "
+        "Resume with the data and seed of the run."
+    )

@@ -52,10 +52,11 @@ class ElmoLayers(nn.Module):
         self.config = config
         mixes = [_build_mix(bilm.config.n_layers + 1, config) for _ in config.places]
         self.elmo = Elmo(bilm, mixes=mixes, dropout=config.dropout, freeze=not config.unfreeze)
-        if bilm.softmax is not None:  # no task uses it: training it would only make checkpoints larger
-            for parameter in bilm.softmax.parameters():
-                if parameter is not bilm.encoder.embedding:  # tied weights are also the input embedding
-                    parameter.requires_grad_(False)
+        for name, parameter in bilm.named_parameters():
+            # No task uses them: training them would only make checkpoints larger. Named parameters are distinct, so a
+            # tied softmax, which is also the input embedding, is trained.
+            if name == "mask_vector" or name.startswith("softmax."):
+                parameter.requires_grad_(False)
         token_bytes = self._n_cached * self.dim * np.dtype(np.float32).itemsize
         folder = folder or Path(tempfile.gettempdir())
         free = shutil.disk_usage(folder).free  # use at most half of it, to leave space for checkpoints

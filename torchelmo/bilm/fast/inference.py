@@ -8,7 +8,7 @@ steps at once.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -161,8 +161,7 @@ class FastInference:
         kept = self._prepared.get((part, precision))
         if kept is None:
             kept = self._prepared[part, precision] = (key, prepare())
-        prepared: T = kept[1]
-        return prepared
+        return cast("T", kept[1])
 
 
 def _lstms(modules: nn.ModuleList) -> list[LSTM]:
@@ -239,7 +238,9 @@ class Recurrence:
             layers[0] = x.unsqueeze(1)
             for j in range(len(self.lstms)):
                 state = hidden[:, j, packing.order], cell[:, j, packing.order]
-                out = self._layer(kernel, j).run(below, packing.sizes, *state, kernel)
+                joint = self.lstms[j][0].input_dim > x.shape[1]  # reads both directions of the layer below
+                inputs = torch.stack([layers[j].flatten(1)[place] for place in places]) if joint else below
+                out = self._layer(kernel, j).run(inputs, packing.sizes, *state, kernel)
                 below = out.add_(below) if self.residual and j > 0 else out
                 for d, place in enumerate(places):
                     layers[j + 1, :, d].index_copy_(0, place, below[d])
@@ -251,10 +252,9 @@ class Recurrence:
         """Return layer j with the weights that a kernel needs; prepare them when they are first needed."""
         product = "joint" if kernel.product in ("batched", "joined") else kernel.product
         if (product, j) not in self._layers:
+            lstms, tuning = self.lstms[j], self.tuning
             self._layers[product, j] = (
-                JointLayer(self.lstms[j], self.tuning)
-                if product == "joint"
-                else _SeparateLayer(self.lstms[j], product, self.tuning)
+                JointLayer(lstms, tuning) if product == "joint" else _SeparateLayer(lstms, product, tuning)
             )
         return self._layers[product, j]
 

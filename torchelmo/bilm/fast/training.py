@@ -1,6 +1,8 @@
-"""Windows of running text through the biLM, for training: full rows, carried state, truncated gradients.
+"""Windows of text through the biLM, for training.
 
-Both directions read left to right: the stream gives the backward language model its text reversed.
+`run_training` reads running text: full rows, carried state, truncated gradients. `run_masked` reads whole sentences,
+each from zero state, with some words hidden. In both, the backward direction reads its text reversed, from its first
+step to its last.
 """
 
 from collections.abc import Sequence
@@ -55,29 +57,94 @@ def run_training(
     Raises:
         InputError: The ids or the state do not fit the model.
     """
-    config = bilm.config
-    if bilm.is_int8:
-        raise InputError("run_training: this model has int8 weights. Train `bilm.dequantized()`.")
     x = _encode(bilm, _check_ids(bilm, ids_forward, ids_backward), characters, path)
     if state is None:
         state = bilm.zero_state(x[0].shape[1])
     bilm.check_state(state, x[0].shape[1])
+    x, after = _run_layers(bilm, x, state, dropout, path)
+    top = {name: _drop(each, dropout).transpose(0, 1) for name, each in zip(bilm.config.directions, x)}
+    return TrainingOutput(top.get("forward"), top.get("backward"), after)
+
+
+def run_masked(
+    bilm: BiLM,
+    ids: Tensor,
+    lengths: Tensor,
+    masked: Tensor,
+    *,
+    dropout: float = 0.0,
+    characters: Tensor | None = None,
+    path: Literal["fast", "reference"] = "fast",
+) -> Tensor:
+    """Run a masked model on whole sentences, each from zero state, with gradients for every parameter.
+
+    Args:
+        bilm: A model with objective = "masked".
+        ids: Ids (batch, tokens) of `<S>`, the words and `</S>` of each sentence, as for `run_training`. What follows a
+            sentence in its row is read after it in both directions, and so changes nothing.
+        lengths: (batch,), the number of tokens of each sentence, its marks included.
+        masked: (batch, tokens), true at the words to hide.
+        dropout: The dropout of the input of every LSTM and of the output.
+        characters: The character ids (n_types, max_characters) of all word types.
+        path: "fast" uses hand-written gradients, "reference" autograd.
+
+    Returns:
+        The top layer, (batch, tokens, dim); undefined after the end of a sentence.
+    """
+    reverse = _Reversal(lengths, ids.shape[1])
+    [x] = _encode(bilm, [ids], characters, path)
+    x = bilm.mask_tokens(x, masked.T)
+    (forward, backward), _ = _run_layers(bilm, [x, reverse(x)], bilm.zero_state(len(ids)), dropout, path, reverse)
+    return _drop(torch.cat([forward, reverse(backward)], dim=-1), dropout).transpose(0, 1)
+
+
+class _Reversal:
+    """Reverse every sentence in its row, (steps, batch, dim) -> the same; what follows a sentence stays in place."""
+
+    def __init__(self, lengths: Tensor, steps: int) -> None:
+        step, batch = torch.arange(steps, device=lengths.device).unsqueeze(1), len(lengths)
+        places = torch.where(step < lengths, lengths - 1 - step, step)
+        self._rows = (places * batch + torch.arange(batch, device=lengths.device)).flatten()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.flatten(0, 1).index_select(0, self._rows).view_as(x)
+
+
+def _run_layers(
+    bilm: BiLM,
+    x: list[Tensor],
+    state: BiLMState,
+    dropout: float,
+    path: Literal["fast", "reference"],
+    reverse: _Reversal | None = None,
+) -> tuple[list[Tensor], BiLMState]:
+    """Run all layers of every direction: (steps, batch, projection_dim), in reading order -> the top layer, and states.
+
+    A joint layer needs `reverse`, from the reading order of one direction to that of the other.
+    """
+    config = bilm.config
+    if bilm.is_int8:
+        raise InputError("run_training: this model has int8 weights. Train `bilm.dequantized()`.")
     run = run_layer if path == "fast" else _run_layer_reference
     ends: list[list[LSTMState]] = []
     for j in range(config.n_layers):
         lstms = [bilm.direction_lstms(direction)[j] for direction in config.directions]
         starts = [LSTMState(state.hidden[d, j], state.cell[d, j]) for d in range(len(lstms))]
-        inputs = [_drop(each, dropout) for each in x]
+        below = inputs = [_drop(each, dropout) for each in x]
+        if config.joint and j > 0 and reverse is not None:
+            forward, backward = below
+            inputs = [torch.cat(both, dim=-1) for both in ((forward, reverse(backward)), (reverse(forward), backward))]
         x, end = run(lstms, inputs, starts)
         if config.residual and j > 0:
-            x = [out + each for out, each in zip(x, inputs)]
+            x = [out + each for out, each in zip(x, below)]
         ends.append(end)
-    top = {name: _drop(each, dropout).transpose(0, 1) for name, each in zip(config.directions, x)}
-    return TrainingOutput(top.get("forward"), top.get("backward"), _join(ends))
+    return x, _join(ends)
 
 
 def _check_ids(bilm: BiLM, ids_forward: Tensor | None, ids_backward: Tensor | None) -> list[Tensor]:
     """Return the ids of each direction of the model."""
+    if bilm.config.objective == "masked":
+        raise InputError("run_training: expected a model with objective = 'bilm'. Use run_masked for a masked model.")
     given = {"forward": ids_forward, "backward": ids_backward}
     needed = [given[direction] for direction in bilm.config.directions]
     for direction, ids in zip(bilm.config.directions, needed):
