@@ -239,12 +239,12 @@ def read_weights(path: Path, shapes: Mapping[str, Shape]) -> dict[str, Tensor]:
 def task_tensors(model: TaskModel[Any, Any]) -> dict[str, Tensor]:
     """Return the weights that belong to the task.
 
-    A frozen biLM and fixed word vectors are saved once, in separate files. So is the softmax of a biLM that is
-    trained with the task, because the task does not use it.
+    A frozen biLM and fixed word vectors are saved once, in separate files. So are the softmax and the mask vector of a
+    biLM that is trained with the task, because the task does not use them.
     """
     elmo, excluded = model.inputs.elmo, [_FIXED_WORDS]
     if elmo is not None:
-        excluded.append(f"{_BILM}softmax." if elmo.config.unfreeze else _BILM)
+        excluded += [f"{_BILM}softmax.", f"{_BILM}mask_vector"] if elmo.config.unfreeze else [_BILM]
     state = model.state_dict()
     return {name: tensor.detach() for name, tensor in state.items() if not name.startswith(tuple(excluded))}
 
