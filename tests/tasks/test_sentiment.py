@@ -3,10 +3,8 @@
 import json
 
 import pytest
-from facts import mentions
 
 from torchelmo.config import build_config, config_to_dict
-from torchelmo.errors import ConfigError
 from torchelmo.tasks.classification import Prediction
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.runner import set_up
@@ -41,13 +39,13 @@ def test_phrases_may_have_labels_that_no_sentence_has(tmp_path):
     assert started.trained.model.loss(started.examples).isfinite()
 
 
-def test_words_that_are_frequent_only_in_equal_examples_are_explained(tmp_path):
-    """Equal examples are merged, so a word of four equal lines occurs once."""
+def test_equal_lines_are_all_counted(tmp_path):
     (tmp_path / "train.tsv").write_text("positive\tGood film\nnegative\tBad film\n" * 4)
     files = {"train": tmp_path / "train.tsv", "dev": tmp_path / "train.tsv", "out": tmp_path / "out"}
-    options = {"task": "sentiment", "data": {"min_phrase": 1}, "words": {"dim": 3, "min_count": 3}}
-    with pytest.raises(ConfigError, match=mentions("words.min_count", 3, "distinct")):
-        set_up(build_config(TaskConfig, {**options, **files}))
+    options = {"task": "sentiment", "words": {"dim": 3, "min_count": 4}}
+    model = {"feed_forward_dim": 2, "encoder_dim": 2, "integrator_dim": 2, "classifier_dim": 2}
+    started = set_up(build_config(TaskConfig, {**options, **files, "model": model}))
+    assert set(started.trained.model.inputs.words.words) == {"Good", "Bad", "film"}
 
 
 def test_training_is_on_phrases_and_scoring_on_sentences(tmp_path):
