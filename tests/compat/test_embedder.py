@@ -176,3 +176,9 @@ def test_a_gpu_that_is_not_there(files, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ConfigError, match=mentions("cuda_device", -1, 3)):
         ElmoEmbedder(*files, cuda_device=3)
+
+
+def test_without_files_it_is_not_the_model_of_allennlp(caplog):
+    """Old code gets other vectors then, so a warning says which model it is."""
+    assert ElmoEmbedder().embed_sentence(["bow"]).shape == (3, 1, 256)
+    assert "model in the package" in caplog.text

@@ -244,6 +244,21 @@ def test_a_damaged_vocabulary_that_is_needed(tmp_path, official, softmax):
         torchelmo.load_official(*files)
 
 
+def test_a_vocabulary_that_bilm_tf_trains_with(tmp_path, official, softmax, caplog):
+    """Blank lines have a row of the softmax; of equal words the last one has the number."""
+    official.arrays.update(softmax)
+    files = official.write(tmp_path)
+    words = [*WORDS[:-3], WORDS[-1], "", WORDS[-1]]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    vocabulary = torchelmo.load_official(*files).vocabulary
+    assert vocabulary.ids([WORDS[-1], WORDS[0]]).tolist() == [len(WORDS) - 1, 0]
+    assert len(vocabulary) == len(WORDS)
+    assert "vocab.txt" in caplog.text
+    (tmp_path / "vocab.txt").write_text("\n".join([*words, "more"]) + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match=mentions("vocab.txt", "blank line")):
+        torchelmo.load_official(*files)
+
+
 def test_a_compressed_vocabulary(tmp_path, official):
     files = official.write(tmp_path)
     (tmp_path / "vocab.txt.gz").write_bytes(gzip.compress(("\n".join(WORDS) + "\n").encode()))

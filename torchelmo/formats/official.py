@@ -16,7 +16,7 @@ from torchelmo.bilm.config import BiLMConfig
 from torchelmo.bilm.folder import MAX_CONFIG_BYTES
 from torchelmo.bilm.model import BiLM
 from torchelmo.errors import ConfigError, InputError, MissingFileError, OutputError, TorchelmoError, WeightsError
-from torchelmo.files import atomic_write, create_hdf5, flush_to_disk, read_json, write_json
+from torchelmo.files import atomic_write, create_hdf5, flush_to_disk, read_json, read_lines, write_json
 from torchelmo.formats.hdf5 import (
     Datasets,
     check_download,
@@ -35,7 +35,7 @@ from torchelmo.formats.layout import (
     options_from_config,
 )
 from torchelmo.runtime import release_freed_memory
-from torchelmo.text.vocabulary import Vocabulary
+from torchelmo.text.vocabulary import NOT_A_WORD, Vocabulary
 
 log = logging.getLogger(__name__)
 _VOCABULARIES = ("vocab.txt", "vocab.txt.gz")
@@ -219,7 +219,7 @@ def _read_vocabulary(config: BiLMConfig, folder: Path, given: str | Path | None)
     for path in _find_vocabularies(folder, bool(needed)) if given is None else [Path(given)]:
         try:
             check_download(path)
-            words = Vocabulary.read(path, strip=True)
+            words = _read_words(path, needed)
         except (InputError, WeightsError) as error:
             if given is not None and isinstance(error, MissingFileError):
                 raise
@@ -233,6 +233,29 @@ def _read_vocabulary(config: BiLMConfig, folder: Path, given: str | Path | None)
             raise problem
         log.warning("%s The vocabulary is ignored, because the model works without it.", problem)
     return None
+
+
+def _read_words(path: Path, needed: int) -> Vocabulary:
+    """Read a vocabulary. bilm-tf trains with blank lines and with words that occur twice, so they are accepted."""
+    try:
+        return Vocabulary.read(path, strip=True)
+    except MissingFileError:
+        raise
+    except InputError:
+        if not needed:
+            raise
+        words = [word for line in read_lines(path) if (word := line.strip()) != NOT_A_WORD]
+        if len(words) != needed:
+            raise
+    last = {word: row for row, word in enumerate(words)}
+    unique = [word if word and last[word] == row else f"<row {row}>" for row, word in enumerate(words)]
+    vocabulary = Vocabulary(unique, where=str(path))
+    log.warning(
+        "%s: found %d blank lines or words that occur again. As in bilm-tf, the last one of equal words is used.",
+        path,
+        sum(word != name for word, name in zip(words, unique)),
+    )
+    return vocabulary
 
 
 def _find_vocabularies(folder: Path, needed: bool) -> list[Path]:

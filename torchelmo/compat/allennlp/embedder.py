@@ -1,6 +1,7 @@
 """AllenNLP's `ElmoEmbedder`, which AllenNLP had up to version 0.9: sentences → NumPy arrays, or a file → HDF5."""
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +18,7 @@ from torchelmo.files import atomic_write, create_hdf5, read_lines
 from torchelmo.text.batching import windows
 
 DEFAULT_BATCH_SIZE = 64
+log = logging.getLogger(__name__)
 
 
 class ElmoEmbedder:
@@ -46,6 +48,11 @@ class ElmoEmbedder:
             raise ConfigError(
                 f"cuda_device: expected -1 for the CPU or the number of a GPU, got {cuda_device}, but PyTorch finds "
                 f"{torch.cuda.device_count()} GPUs."
+            )
+        if options_file is None and weight_file is None:
+            log.warning(
+                "ElmoEmbedder: no files were given. AllenNLP would use the original model; this is the model in the "
+                "package. For the original, give the paths of its options.json and weights.hdf5."
             )
         self.cuda_device = cuda_device
         self.elmo_bilm = ElmoBiLm(options_file, weight_file, stateful=stateful)
