@@ -142,6 +142,15 @@ def test_other_files_are_refused(tmp_path):
         VectorFile(other)
 
 
+def test_a_changed_name_of_a_column_is_refused(text, tmp_path, tiny_bilm):
+    """Names are in the metadata, for which Parquet has no checksum."""
+    out = tmp_path / "out.parquet"
+    embed_file(text, out, model=Elmo(tiny_bilm), layers="all")
+    out.write_bytes(out.read_bytes().replace(b"layer_0", b"la>er_0"))
+    with pytest.raises(InputError, match=mentions(out)):
+        VectorFile(out)
+
+
 def test_without_pyarrow_the_extra_is_named(text, tmp_path):
     code = (
         "import sys; sys.modules['pyarrow'] = None\n"

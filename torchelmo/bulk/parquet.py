@@ -12,7 +12,8 @@ The settings are a JSON object in the metadata of the file, under the key "torch
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ ROW_GROUP_BYTES = 10 * 2**20  # of vectors: to read one row, no more than this i
 ROW_GROUP_TOKENS = 50_000  # in memory while a row group is written: they need more than short vectors
 _KEY = b"torchelmo"
 _COUNT = b"torchelmo.n_tokens"
+_CHECKSUM = b"torchelmo.checksum"  # of columns, settings and sizes: Parquet itself has checksums for its pages only
 
 
 class ParquetOutput:
@@ -63,7 +65,8 @@ class ParquetOutput:
         """Write the Parquet file from the records, and put it in their place."""
         pa = _pyarrow()
         schema = vector_schema(self.shape, self.dtype, has_ids=self.names.are_ids)
-        metadata = {_KEY: json.dumps(self.settings), _COUNT: str(int(counts.sum()))}
+        metadata = {_KEY: json.dumps(self.settings).encode(), _COUNT: str(int(counts.sum())).encode()}
+        metadata[_CHECKSUM] = _checksum(schema, metadata, len(counts))
         finished = path.with_name("finished")
         with (
             open(path, "rb") as records,
@@ -170,6 +173,12 @@ class ParquetReader:
         if _KEY not in self._metadata or not self._columns:
             self._file.close()
             raise InputError(f"{path}: expected vectors and tokens as torchelmo writes them, found another layout.")
+        if self._metadata.get(_CHECKSUM) != _checksum(self._file.schema_arrow, self._metadata, len(self)):
+            self._file.close()
+            raise InputError(
+                f"{path}: expected a file as torchelmo wrote it, but it is damaged: the checksum of its columns and "
+                "settings is wrong. Write it again."
+            )
         sizes = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
         self._ends = np.cumsum(sizes, dtype=np.int64)
         self._held: tuple[int, Any] = (-1, None)  # a row group, by its number
@@ -215,6 +224,13 @@ class ParquetReader:
         if self._held[0] != group:
             self._held = (group, self._file.read_row_group(group).combine_chunks())
         return self._held[1], line - (int(self._ends[group - 1]) if group else 0)
+
+
+def _checksum(schema: Any, metadata: Mapping[bytes, bytes], n_rows: int) -> bytes:
+    # Arrow and Parquet have different names for the elements of a list.
+    columns = [(field.name, str(field.type).replace("item:", "element:")) for field in schema]
+    content = repr((columns, metadata.get(_KEY), metadata.get(_COUNT), n_rows))
+    return str(zlib.crc32(content.encode())).encode()
 
 
 def _to_numpy(column: Any, row: int) -> Array:
