@@ -15,8 +15,7 @@ from fuzz.models import make_folder
 from fuzz.mutate import damage, mutate_folder
 from fuzz.run import SilentlyWrongError, Target
 from torchelmo import Elmo
-from torchelmo.analysis import usages, word_vectors
-from torchelmo.analysis.usage_files import PartialUsages
+from torchelmo.analysis import word_vectors
 from torchelmo.bulk import VectorFile, embed_file, embed_files, job, partial
 
 EMBED: dict[str, Any] = {"batch_tokens": 4, "pretokenized": True}
@@ -148,11 +147,11 @@ def run_unfinished_collection(folder: Path, extra: tuple[Elmo, dict[str, bytes]]
     torchelmo.bulk.open(folder / "out", check=True).close()
 
 
-# Usages and mean vectors of words
+# Mean vectors of words
 
 
 def unfinished_study(name: str, owner: Any, commit: str, collect: Callable[..., object]) -> Target:
-    """Return the target for an unfinished output of `analyse usages` or `analyse words`.
+    """Return the target for an unfinished output of a study such as `analyse words`.
 
     Args:
         name: The command.
@@ -163,7 +162,7 @@ def unfinished_study(name: str, owner: Any, commit: str, collect: Callable[..., 
 
     def make(folder: Path) -> tuple[Elmo, bytes]:
         text, elmo = write_text(folder / "text.txt", 40), small_elmo(folder)
-        usages.COMMIT_SECONDS = word_vectors.SAVE_SECONDS = 0.0
+        word_vectors.SAVE_SECONDS = 0.0
         word_vectors._BLOCK = 20
         collect(elmo, text, folder.parent / "good.npz", resume=False)
         method, calls = getattr(owner, commit), count(1)
@@ -192,11 +191,6 @@ def unfinished_study(name: str, owner: Any, commit: str, collect: Callable[..., 
     return Target(f"{name} --resume", make, mutate, run)
 
 
-def collect_usages(elmo: Elmo, text: str, out: Path, *, resume: bool) -> None:
-    targets = {word: word for word in sentences(12)[0]}
-    usages.collect_usages(elmo, [text], targets, out, lang=None, batch_tokens=8, resume=resume)
-
-
 def average_words(elmo: Elmo, text: str, out: Path, *, resume: bool) -> None:
     word_vectors.average_words(elmo, [text], out, min_count=1, lang=None, batch_tokens=8, resume=resume)
 
@@ -210,5 +204,4 @@ def output_targets() -> Iterator[Target]:
     yield Target(
         "embed --out DIR/, unfinished", make_unfinished_collection, damage_plan, run_unfinished_collection, share=0.5
     )
-    yield unfinished_study("analyse usages", PartialUsages, "commit_blocks", collect_usages)
     yield unfinished_study("analyse words", word_vectors._Sums, "save", average_words)
