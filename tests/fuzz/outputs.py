@@ -1,4 +1,4 @@
-"""Fuzz targets: files of vectors and usages, finished and unfinished, and collections of shards."""
+"""Fuzz targets: files of vectors, finished and unfinished, collections of shards, and unfinished mean vectors."""
 
 import contextlib
 import random
