@@ -346,7 +346,6 @@ class _Steps:
     """The steps of one LSTM in one direction, as `Int8Steps`."""
 
     def __init__(self, lstm: LSTM, product: str, tuning: Tuning) -> None:
-        self.block = max(1, tuning.gate_block // (4 * lstm.cell_dim))
         self.cell_clip, self.projection_clip = lstm.cell_clip, lstm.projection_clip
         self.input, self.state, self.projection = (
             prepare_product(getattr(lstm, name).detach(), product, tuning) for name in WEIGHTS
@@ -358,12 +357,11 @@ class _Steps:
         return self.input(x, self.bias)
 
     def step(self, from_input: Tensor, hidden: Tensor, twice: Tensor, output: Tensor) -> Tensor:
-        all_gates = self.state(hidden, from_input)
-        for gates, cell, half in zip(*(each.split(self.block) for each in (all_gates, twice, output))):
-            parts = gates.chunk(4, dim=1)
-            parts[1].mul_(_TWO)
-            gates.sigmoid_()
-            _half_output(parts, cell, self.cell_clip, half)
+        gates = self.state(hidden, from_input)
+        parts = gates.chunk(4, dim=1)
+        parts[1].mul_(_TWO)
+        gates.sigmoid_()
+        _half_output(parts, twice, self.cell_clip, output)
         projected = self.projection(output).mul_(_TWO)
         if self.projection_clip is not None:
             projected.clamp_(-self.projection_clip, self.projection_clip)

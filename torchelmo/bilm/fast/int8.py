@@ -25,7 +25,6 @@ _LARGEST = 127  # of the int8 values that are used, so that every value has its 
 _ZERO_POINT = 128  # oneDNN's kernel takes activations as uint8
 _TINY = 1e-30  # a row or column without larger values becomes zero
 _SMALL = 1 << 20  # weights up to this size are multiplied without oneDNN's packing: preparing a call takes longer
-_BLOCK = 1 << 17  # gates computed at once: 512 KB, which the cache of a core can hold
 # Tensors, because PyTorch converts a number in every call.
 _MOST, _HALF = torch.tensor(float(_LARGEST)), torch.tensor(0.5)
 _GRAIN = 1 << 15  # PyTorch splits elementwise work over threads from this number of elements on
@@ -130,15 +129,12 @@ class Int8Steps:
     def step(self, from_input: Tensor, hidden: Tensor, twice: Tensor, output: Tensor) -> Tensor:
         """Return the output of a step. `twice` is 2c and is updated, `output` (rows, cell_dim) is overwritten."""
         gates, largest = self.state.unscaled(hidden)
-        n = max(1, _BLOCK // gates.shape[1])
-        rows = (tensor.split(n) for tensor in (gates, largest, from_input, twice, output))
-        for gate, scale, added, cell, half in zip(*rows):
-            sigmoid_rows(torch.addcmul(added, gate, scale, out=gate), out=gate)
-            i, j, f, o = gate.chunk(4, dim=1)
-            cell.mul_(f).addcmul_(i, j, value=4).sub_(i, alpha=2)
-            if self.cell_clip is not None:
-                cell.clamp_(-2 * self.cell_clip, 2 * self.cell_clip)
-            sigmoid_rows(cell, out=half).sub_(_HALF).mul_(o)
+        sigmoid_rows(torch.addcmul(from_input, gates, largest, out=gates), out=gates)
+        i, j, f, o = gates.chunk(4, dim=1)
+        twice.mul_(f).addcmul_(i, j, value=4).sub_(i, alpha=2)
+        if self.cell_clip is not None:
+            twice.clamp_(-2 * self.cell_clip, 2 * self.cell_clip)
+        sigmoid_rows(twice, out=output).sub_(_HALF).mul_(o)
         projected = self.projection(output)
         if self.projection_clip is not None:
             projected.clamp_(-self.projection_clip, self.projection_clip)
