@@ -2,11 +2,12 @@
 
 Each kind of job has its own files in the folder. All kinds have these:
 
-settings.json   marks the folder as that of a job of this kind, and says what the run was started with
+settings.json   marks the folder as that of a job of this kind, and says what the run was started with; with a checksum
 lock            held by the process that writes here
 """
 
 import contextlib
+import json
 import os
 import shutil
 import zlib
@@ -165,7 +166,9 @@ class Unfinished:
 
     def write_card(self, **content: Any) -> None:
         """Write settings.json: the mark of the job, and plain data that `read_card` returns."""
-        write_json(self.folder / _CARD, {"format": _marker(self.kind), **content})
+        write_json(
+            self.folder / _CARD, {"format": _marker(self.kind), **content, "checksum": _checksum_of_data(content)}
+        )
 
     def read_card(self) -> dict[str, Any] | None:
         """Return the content of settings.json, or None if there is no run to resume.
@@ -181,7 +184,10 @@ class Unfinished:
             raise self.damaged(str(error).rstrip(".")) from error
         if not isinstance(card, dict) or card.get("format") != _marker(self.kind):
             raise self.damaged(f"{_CARD}: expected the settings of an unfinished output")
-        return card
+        content = {name: value for name, value in card.items() if name not in ("format", "checksum")}
+        if card.get("checksum") != _checksum_of_data(content):
+            raise self.damaged(f"{_CARD}: the checksum is wrong")
+        return content
 
     def publish(self, name: str) -> None:
         """Rename the file `name` of the folder, which is complete now, to OUT, and remove the folder."""
@@ -321,6 +327,11 @@ class GrowingOutput(Unfinished):
 
 def _marker(kind: str) -> str:
     return f"torchelmo {kind}, unfinished output, version 1"
+
+
+def _checksum_of_data(content: Mapping[str, Any]) -> int:
+    """Return the CRC-32 of plain data, which is the same before and after it was written as JSON."""
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
 def _checksum(path: Path, size: int) -> int | None:

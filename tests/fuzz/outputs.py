@@ -1,4 +1,4 @@
-"""Fuzz targets: files of vectors, finished and unfinished, collections of shards, and unfinished mean vectors."""
+"""Fuzz targets: files of vectors, usages and mean vectors, finished and unfinished, and collections of shards."""
 
 import contextlib
 import random
@@ -15,7 +15,8 @@ from fuzz.models import make_folder
 from fuzz.mutate import damage, mutate_folder
 from fuzz.run import SilentlyWrongError, Target
 from torchelmo import Elmo
-from torchelmo.analysis import word_vectors
+from torchelmo.analysis import usages, word_vectors
+from torchelmo.analysis.usage_files import PartialUsages, UsageFile
 from torchelmo.bulk import VectorFile, embed_file, embed_files, job, partial
 
 EMBED: dict[str, Any] = {"batch_tokens": 4, "pretokenized": True}
@@ -147,11 +148,32 @@ def run_unfinished_collection(folder: Path, extra: tuple[Elmo, dict[str, bytes]]
     torchelmo.bulk.open(folder / "out", check=True).close()
 
 
-# Mean vectors of words
+# Usages and mean vectors of words
+
+
+def usage_file(suffix: str) -> Target:
+    """Return the target for an output of `analyse usages`."""
+
+    def read(folder: Path) -> dict[str, bytes]:
+        with UsageFile(folder / f"usages{suffix}") as file:
+            _ = file.settings, file.dim, file.counts()
+            return {word: file[word].tobytes() for word in file.words}
+
+    def make(folder: Path) -> dict[str, bytes]:
+        text = write_text(folder.parent / "text.txt", 12)
+        targets = {word: word for word in sentences(12)[0]}
+        usages.collect_usages(small_elmo(folder), [text], targets, folder / f"usages{suffix}", lang=None)
+        return read(folder)
+
+    def run(folder: Path, expected: dict[str, bytes], rng: random.Random) -> None:
+        if read(folder) != expected:
+            raise SilentlyWrongError("the file was accepted, and has other vectors")
+
+    return Target(f"usages in {suffix}", make, damage(pipes=False), run)
 
 
 def unfinished_study(name: str, owner: Any, commit: str, collect: Callable[..., object]) -> Target:
-    """Return the target for an unfinished output of a study such as `analyse words`.
+    """Return the target for an unfinished output of `analyse usages` or `analyse words`.
 
     Args:
         name: The command.
@@ -162,7 +184,7 @@ def unfinished_study(name: str, owner: Any, commit: str, collect: Callable[..., 
 
     def make(folder: Path) -> tuple[Elmo, bytes]:
         text, elmo = write_text(folder / "text.txt", 40), small_elmo(folder)
-        word_vectors.SAVE_SECONDS = 0.0
+        usages.COMMIT_SECONDS = word_vectors.SAVE_SECONDS = 0.0
         word_vectors._BLOCK = 20
         collect(elmo, text, folder.parent / "good.npz", resume=False)
         method, calls = getattr(owner, commit), count(1)
@@ -191,6 +213,11 @@ def unfinished_study(name: str, owner: Any, commit: str, collect: Callable[..., 
     return Target(f"{name} --resume", make, mutate, run)
 
 
+def collect_usages(elmo: Elmo, text: str, out: Path, *, resume: bool) -> None:
+    targets = {word: word for word in sentences(12)[0]}
+    usages.collect_usages(elmo, [text], targets, out, lang=None, batch_tokens=8, resume=resume)
+
+
 def average_words(elmo: Elmo, text: str, out: Path, *, resume: bool) -> None:
     word_vectors.average_words(elmo, [text], out, min_count=1, lang=None, batch_tokens=8, resume=resume)
 
@@ -204,4 +231,7 @@ def output_targets() -> Iterator[Target]:
     yield Target(
         "embed --out DIR/, unfinished", make_unfinished_collection, damage_plan, run_unfinished_collection, share=0.5
     )
+    for suffix in (".npz", *PARQUET):
+        yield usage_file(suffix)
+    yield unfinished_study("analyse usages", PartialUsages, "commit_blocks", collect_usages)
     yield unfinished_study("analyse words", word_vectors._Sums, "save", average_words)

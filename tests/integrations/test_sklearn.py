@@ -6,7 +6,6 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from facts import mentions
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
@@ -142,16 +141,9 @@ def test_grid_search(vectorizer):
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
 
 
-def transform_in_one_thread(vectorizer, texts):
-    torch.set_num_threads(1)  # the threads of a pool are not forked
-    return vectorizer.transform(texts)
-
-
+@pytest.mark.slow
 def test_joblib_in_two_processes(vectorizer):
-    """In copies of this process; tests/integrations/test_new_process.py has a new one, as the workers of loky are."""
-    parts = (TEXTS[:3], TEXTS[3:])
-    with joblib.parallel_config("multiprocessing", n_jobs=2):
-        halves = joblib.Parallel()(joblib.delayed(transform_in_one_thread)(vectorizer, part) for part in parts)
+    halves = joblib.Parallel(n_jobs=2)(joblib.delayed(vectorizer.transform)(part) for part in (TEXTS[:3], TEXTS[3:]))
     np.testing.assert_allclose(np.concatenate(halves), vectorizer.transform(TEXTS), atol=1e-6)
 
 

@@ -11,14 +11,14 @@ output          the file itself, which is made of these when all usages are ther
 import contextlib
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from torchelmo.errors import InputError, TorchelmoError, missing_package, short_repr
+from torchelmo.errors import InputError, TorchelmoError, missing_package, short_repr, shorten
 from torchelmo.files import os_errors_as_output_error, parse_json, require_file
 from torchelmo.text.tokenize import Token
 from torchelmo.unfinished import GrowingOutput
@@ -69,24 +69,17 @@ class UsageFile:
         self._parquet: Any = None
         self.settings: Any = None
         if self.path.suffix == ".parquet":
-            pyarrow, parquet = import_parquet()
-            try:
-                self._parquet = parquet.ParquetFile(self.path)
-                words = self._parquet.read(["word"]).column("word").unique().to_pylist()
+            _, parquet = import_parquet()
+            with self._errors_as_input_error("a Parquet file with the columns word and vector"):
+                self._parquet = parquet.ParquetFile(self.path, page_checksum_verification=True)
+                self.words: list[str] = sorted(self._parquet.read(["word"]).column("word").unique().to_pylist())
                 self._parquet.schema_arrow.field("vector")
-            except (pyarrow.ArrowException, OSError, KeyError) as error:
-                raise self._damaged(f"a Parquet file with the columns word and vector ({error})") from error
-            content = (self._parquet.schema_arrow.metadata or {}).get(b"torchelmo")
-            self.words: list[str] = sorted(words)
+                content = (self._parquet.schema_arrow.metadata or {}).get(b"torchelmo")
         else:
-            try:
+            with self._errors_as_input_error("a NumPy archive"):
                 self._npz = np.load(self.path, allow_pickle=False)
                 self.words = list(self._npz.files)
                 content = self._npz.zip.comment
-            except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-                # NumPy takes any file that is not its own for pickled objects, and advises to load them.
-                reason = "it is no archive, or damaged" if "pickle" in str(error) else error
-                raise self._damaged(f"a NumPy archive ({reason})") from error
         if content:
             with contextlib.suppress(TorchelmoError):
                 self.settings = parse_json(content, str(self.path))
@@ -101,13 +94,8 @@ class UsageFile:
         """
         if word not in self.words:
             raise KeyError(word)
-        if self._parquet is not None:
-            array = self._read_parquet(word)
-        else:
-            try:
-                array = self._npz[word]
-            except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-                raise self._damaged(f"an array for {short_repr(word)} ({error})") from error
+        with self._errors_as_input_error(f"an array for {short_repr(word)}"):
+            array = self._npz[word] if self._parquet is None else self._read_parquet(word)
         if array.ndim != 2 or array.dtype.kind != "f":
             raise self._damaged(f"an array (usages, dim) for {short_repr(word)}, found {array.dtype} {array.shape}")
         if self._dim is not None and array.shape[1] != self._dim:
@@ -135,7 +123,8 @@ class UsageFile:
         """Return the number of usages of each word."""
         if self._parquet is None:
             return {word: len(self[word]) for word in self.words}
-        found = self._parquet.read(["word"]).column("word").value_counts().to_pylist()
+        with self._errors_as_input_error("a column of words"):
+            found = self._parquet.read(["word"]).column("word").value_counts().to_pylist()
         return {entry["values"]: entry["counts"] for entry in found}
 
     def _read_parquet(self, word: str) -> npt.NDArray[Any]:
@@ -147,6 +136,18 @@ class UsageFile:
             rows = batch.filter(compute.equal(batch.column("word"), word)).column("vector")
             parts.append(rows.flatten().to_numpy(zero_copy_only=False).reshape(-1, dim))
         return np.concatenate(parts)
+
+    @contextlib.contextmanager
+    def _errors_as_input_error(self, expected: str) -> Iterator[None]:
+        """Turn the errors for a damaged file into an InputError: its readers report damage in many ways."""
+        try:
+            yield
+        except TorchelmoError:
+            raise
+        except Exception as error:
+            # NumPy takes any file that is not its own for pickled objects, and advises to load them.
+            damaged = "it is no archive, or damaged" if "pickle" in str(error) else str(error) or type(error).__name__
+            raise self._damaged(f"{expected} ({shorten(damaged, 200)})") from error
 
     def _damaged(self, expected: str) -> InputError:
         return InputError(f"{self.path}: expected {expected}. Write it again with torchelmo analyse usages.")
@@ -230,7 +231,7 @@ def _write_parquet(path: Path, records: Path, vectors: IO[bytes], dim: int, sett
     columns |= {"start": number, "end": number, "identifier": text}
     fields = [*columns.items(), ("vector", pyarrow.list_(pyarrow.float32(), dim))]
     schema = pyarrow.schema(fields, metadata={"torchelmo": json.dumps(settings)})
-    with records.open("rb") as stream, parquet.ParquetWriter(path, schema) as writer:
+    with records.open("rb") as stream, parquet.ParquetWriter(path, schema, write_page_checksum=True) as writer:
         while len(some := np.frombuffer(vectors.read(4 * dim * _ROWS), dtype="<f4")):
             rows = [json.loads(next(stream)) for _ in range(len(some) // dim)]
             arrays = [pyarrow.array([row[name] for row in rows], kind) for name, kind in columns.items()]
