@@ -10,16 +10,18 @@ result.json of an experiment has
     commit, machine        the code that trained the runs (several commits if they differ), and the computer
 """
 
+import argparse
 import json
 import math
 import os
 import statistics
 import subprocess
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torchelmo
 from torchelmo.files import write_json
 from torchelmo.runtime import processor_name
 from torchelmo.tasks.table.report import judge
@@ -27,6 +29,17 @@ from torchelmo.tasks.table.report import judge
 HERE = Path(__file__).parent
 MIX_CLAIM = "At the input, layer 1 has more weight than each of the others"
 Settings = dict[str, Any]  # the content of a TOML file
+
+
+def run_analysis(description: str | None, run: Callable[[Settings, torchelmo.Elmo], Settings]) -> None:
+    """Run an experiment that only needs a biLM: read the arguments and the TOML file, call `run`, save its result."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("settings", type=Path, help="the TOML file of the experiment")
+    parser.add_argument("--out", type=Path, required=True, help="the folder for result.json")
+    parser.add_argument("--model", default=None, help="a model folder or name (default: the model in the package)")
+    given = parser.parse_args()
+    elmo = torchelmo.Elmo(torchelmo.load(given.model))
+    save_result(given.out / "result.json", run(read_toml(given.settings), elmo))
 
 
 def save_result(path: Path, result: Settings) -> None:

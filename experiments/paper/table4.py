@@ -6,7 +6,6 @@ The usages are sentences of the texts that contain the word. How often the neare
 speech is counted on labeled sentences, and compared with the share that a random usage has.
 """
 
-import argparse
 import itertools
 import statistics
 import time
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from results import Settings, compare_pairs, read_toml, save_result
+from results import Settings, compare_pairs, run_analysis
 
 import torchelmo
 from torchelmo.analysis.similarity import find_word, l2_normalize, neighbours
@@ -35,16 +34,6 @@ class Usage(NamedTuple):
     label: str  # its sense or part of speech
     tokens: Sequence[str]
     position: int
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("settings", type=Path, help="table4.toml")
-    parser.add_argument("--out", type=Path, required=True, help="the folder for result.json")
-    parser.add_argument("--model", default=None, help="a model folder or name (default: the model in the package)")
-    given = parser.parse_args()
-    elmo = torchelmo.Elmo(torchelmo.load(given.model))
-    save_result(given.out / "result.json", run(read_toml(given.settings), elmo))
 
 
 def run(spec: Settings, elmo: torchelmo.Elmo) -> Settings:
@@ -197,4 +186,4 @@ def show(tokens: Sequence[str], word: str, position: int | None = None) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_analysis(__doc__, run)

@@ -5,27 +5,15 @@
 A sense is the mean of its vectors in the training data (the method of the paper), or its nearest usages vote.
 """
 
-import argparse
 import itertools
 import time
-from pathlib import Path
 
-from results import Settings, compare_pairs, read_toml, save_result
+from results import Settings, compare_pairs, run_analysis
 
 import torchelmo
 from torchelmo.analysis import disambiguate, read_senses, read_tagged
 from torchelmo.analysis.senses import SenseInventory, TaggedSentence
 from torchelmo.progress import progress
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("settings", type=Path, help="table5.toml")
-    parser.add_argument("--out", type=Path, required=True, help="the folder for result.json")
-    parser.add_argument("--model", default=None, help="a model folder or name (default: the model in the package)")
-    given = parser.parse_args()
-    elmo = torchelmo.Elmo(torchelmo.load(given.model))
-    save_result(given.out / "result.json", run(read_toml(given.settings), elmo))
 
 
 def run(spec: Settings, elmo: torchelmo.Elmo) -> Settings:
@@ -75,4 +63,4 @@ def score(
 
 
 if __name__ == "__main__":
-    main()
+    run_analysis(__doc__, run)
