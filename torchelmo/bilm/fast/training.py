@@ -123,8 +123,6 @@ def _run_layers(
     A joint layer needs `reverse`, from the reading order of one direction to that of the other.
     """
     config = bilm.config
-    if bilm.is_int8:
-        raise InputError("run_training: this model has int8 weights. Train `bilm.dequantized()`.")
     run = run_layer if path == "fast" else _run_layer_reference
     ends: list[list[LSTMState]] = []
     for j in range(config.n_layers):
@@ -158,6 +156,8 @@ def _check_ids(bilm: BiLM, ids_forward: Tensor | None, ids_backward: Tensor | No
 
 def _encode(bilm: BiLM, ids: list[Tensor], characters: Tensor | None, path: str) -> list[Tensor]:
     """Each (batch, unroll) -> (unroll, batch, projection_dim); every word type of the window is encoded once."""
+    if bilm.is_int8:
+        raise InputError("run_training: this model has int8 weights. Train `bilm.dequantized()`.")
     encoder = bilm.encoder
     if isinstance(encoder, WordEmbedding):
         return [encoder(each.T) for each in ids]
