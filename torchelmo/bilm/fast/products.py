@@ -193,7 +193,7 @@ def kernels_setting() -> Kernels:
 
 _CHOICES: dict[str, Kernel] = {}  # of this process
 _CHOOSING = threading.Lock()
-_GAIN = 0.9  # another kernel than the fixed one must take at most this share of its time: timings are noisy
+_GAIN = 0.8  # another kernel than the fixed one must take at most this share of its time: timings are noisy
 _BUDGET = 0.3  # seconds of measuring, after one round
 
 
