@@ -1,6 +1,6 @@
 """Table 4 of the paper: nearest neighbors of words, by static vectors and by the biLM in context.
 
-    python experiments/paper/table4.py experiments/paper/table4.toml --out runs/paper/table4
+    python experiments/paper/table4.py experiments/paper/table4.toml --out runs/paper/table4 [--model MODEL]
 
 The usages are sentences of the texts that contain the word. How often the nearest usage has the same sense or part of
 speech is counted on labeled sentences, and compared with the share that a random usage has.

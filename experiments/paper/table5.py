@@ -1,6 +1,6 @@
 """Table 5 of the paper: word sense disambiguation with each layer.
 
-    python experiments/paper/table5.py experiments/paper/table5.toml --out runs/paper/table5
+    python experiments/paper/table5.py experiments/paper/table5.toml --out runs/paper/table5 [--model MODEL]
 
 A sense is the mean of its vectors in the training data (the method of the paper), or its nearest usages vote.
 """
