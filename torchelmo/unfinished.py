@@ -7,6 +7,7 @@ lock            held by the process that writes here
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -15,8 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
-from torchelmo.errors import OutputError, OutputExistsError, TorchelmoError, WrongCallError, short_repr
+from torchelmo.errors import InputError, OutputError, OutputExistsError, TorchelmoError, WrongCallError, short_repr
 from torchelmo.files import (
+    MAX_JSON_BYTES,
     flush_to_disk,
     hold_lock,
     make_folders,
@@ -166,9 +168,7 @@ class Unfinished:
 
     def write_card(self, **content: Any) -> None:
         """Write settings.json: the mark of the job, and plain data that `read_card` returns."""
-        write_json(
-            self.folder / _CARD, {"format": _marker(self.kind), **content, "checksum": _checksum_of_data(content)}
-        )
+        write_record(self.folder / _CARD, {"format": _marker(self.kind), **content})
 
     def read_card(self) -> dict[str, Any] | None:
         """Return the content of settings.json, or None if there is no run to resume.
@@ -179,15 +179,9 @@ class Unfinished:
         if not (self.folder / _CARD).exists():
             return None
         try:
-            card = read_json(self.folder / _CARD, "the settings of an unfinished output")
+            return read_record(self.folder / _CARD, "the settings of an unfinished output", _marker(self.kind))
         except TorchelmoError as error:
             raise self.damaged(str(error).rstrip(".")) from error
-        if not isinstance(card, dict) or card.get("format") != _marker(self.kind):
-            raise self.damaged(f"{_CARD}: expected the settings of an unfinished output")
-        content = {name: value for name, value in card.items() if name not in ("format", "checksum")}
-        if card.get("checksum") != _checksum_of_data(content):
-            raise self.damaged(f"{_CARD}: the checksum is wrong")
-        return content
 
     def publish(self, name: str) -> None:
         """Rename the file `name` of the folder, which is complete now, to OUT, and remove the folder."""
@@ -325,13 +319,32 @@ class GrowingOutput(Unfinished):
             raise self.damaged(f"{_CARD}: expected the state of the run ({error})") from error
 
 
+def write_record(path: Path, content: Mapping[str, Any], *, indent: int | None = None) -> None:
+    """Write a JSON object with a checksum, all or nothing."""
+    write_json(path, {**content, "checksum": _hash(content)}, indent=indent)
+
+
+def read_record(path: Path, what: str, format: str, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
+    """Read a JSON object that `write_record` wrote, and check its format and its checksum.
+
+    Raises:
+        InputError: The file is something else, or it is damaged.
+        MissingFileError: There is no such file.
+    """
+    content = read_json(path, what, max_bytes=max_bytes)
+    if not isinstance(content, dict) or content.get("format") != format:
+        raise InputError(f"{path}: expected {what} that torchelmo wrote, found something else.")
+    if content.pop("checksum", None) != _hash(content):
+        raise InputError(f"{path}: expected {what} as torchelmo wrote it, but its checksum is wrong.")
+    return content
+
+
 def _marker(kind: str) -> str:
     return f"torchelmo {kind}, unfinished output, version 1"
 
 
-def _checksum_of_data(content: Mapping[str, Any]) -> int:
-    """Return the CRC-32 of plain data, which is the same before and after it was written as JSON."""
-    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+def _hash(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _checksum(path: Path, size: int) -> int | None:

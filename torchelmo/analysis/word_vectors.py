@@ -102,9 +102,8 @@ def average_words(
     check_output(out, KIND, resume=resume, overwrite=overwrite, inputs=texts)
     if resume and out.exists() and not (partial_folder(out) / "settings.json").exists():
         log.info("%s: was already complete; nothing was done.", out)
-        Unfinished(
-            out, KIND, {}, _FILES
-        ).remove()  # left by a process that was killed after the output had got its name
+        # A process that was killed after the output had got its name leaves the folder.
+        Unfinished(out, KIND, {}, _FILES).remove()
         return _measure(out)
     # The same kernels in every process: a resumed run must write the same bytes.
     choice: Any = layers

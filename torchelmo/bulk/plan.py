@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchelmo.errors import InputError, WrongCallError, short_repr
-from torchelmo.files import MAX_LINE_BYTES, open_bytes, read_json, require_file, write_json
+from torchelmo.files import MAX_LINE_BYTES, open_bytes, require_file
 from torchelmo.progress import progress
 from torchelmo.text.rows import FILE_START, Place, RowReader
+from torchelmo.unfinished import read_record, write_record
 
 MARKER = "torchelmo embed, plan of shards, version 2"
 DEFAULT_SHARD_BYTES = 4 * 2**20  # of text
@@ -125,26 +126,6 @@ class Plan:
                 f"{path}: expected a plan that torchelmo wrote, found something else ({short_repr(str(error))}). "
                 "Choose another folder."
             ) from error
-
-
-def write_record(path: Path, content: dict[str, Any], *, indent: int | None = None) -> None:
-    """Write a JSON object with a checksum, all or nothing."""
-    write_json(path, {**content, "checksum": _checksum(content)}, indent=indent)
-
-
-def read_record(path: Path, what: str, format: str, *, max_bytes: int) -> dict[str, Any]:
-    """Read a JSON object that `write_record` wrote, and check its format and its checksum.
-
-    Raises:
-        InputError: The file is something else, or it is damaged.
-        MissingFileError: There is no such file.
-    """
-    content = read_json(path, what, max_bytes=max_bytes)
-    if not isinstance(content, dict) or content.get("format") != format:
-        raise InputError(f"{path}: expected {what} that torchelmo wrote, found something else.")
-    if content.pop("checksum", None) != _checksum(content):
-        raise InputError(f"{path}: expected {what} as torchelmo wrote it, but its checksum is wrong.")
-    return content
 
 
 def plan_shards(
@@ -320,7 +301,3 @@ def _raw_lines(reader: RowReader, start: int, stop: int | None, place: Place) ->
 def _text_size(source: Source, reading: Mapping[str, Any]) -> int:
     reader = RowReader(source.path, **reading)
     return source.size if reader.is_seekable else sum(len(row.data) for row in _raw_rows(reader))
-
-
-def _checksum(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

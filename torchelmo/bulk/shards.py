@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torchelmo.bulk.compute import JobSettings, make_settings, open_model
 from torchelmo.bulk.job import FORMATS, write_rows
-from torchelmo.bulk.plan import Plan, Shard, Source, find_files, hash_shard, plan_shards, read_record, write_record
+from torchelmo.bulk.plan import Plan, Shard, Source, find_files, hash_shard, plan_shards
 from torchelmo.bulk.vectors import VectorFile
 from torchelmo.errors import (
     InputError,
@@ -41,6 +41,7 @@ from torchelmo.files import (
     write_json,
 )
 from torchelmo.text.rows import Place, RowReader
+from torchelmo.unfinished import read_record, write_record
 
 if TYPE_CHECKING:
     from torchelmo.elmo import Elmo
