@@ -72,7 +72,7 @@ def in_parallel(function: Callable[..., T], arguments: Sequence[tuple[Any, ...]]
     The calls run one after the other if there are too few cores, or on a device other than the CPU.
     """
     cores, n = torch.get_num_threads(), len(arguments)
-    if n == 1 or cores < n or device.type != "cpu":
+    if n <= 1 or cores < n or device.type != "cpu":
         with torch.no_grad():
             return [function(*each) for each in arguments]
 

@@ -18,28 +18,38 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torchelmo.bilm.encoder import CharCNN, CharWordCNN, Highway
-from torchelmo.bilm.fast.products import Precision, Tuning, choose_product
+from torchelmo.bilm.fast.int8 import sigmoid_rows
+from torchelmo.bilm.fast.products import (
+    HalfProduct,
+    PlainProduct,
+    Precision,
+    Product,
+    Tuning,
+    choose_product,
+    has_half,
+)
 from torchelmo.runtime import in_parallel
 
-_BLOCK = 32  # words; reading the weights of the highways takes as long as multiplying them with this many words
+_BLOCK = 32  # rows that are multiplied together where float16 kernels are missing
 
 
 class FastEncoder:
     """Compute what `CharCNN` or `CharWordCNN` computes, without gradients: ids (n, …) -> (n, projection_dim).
 
-    With "int8" it computes in float32, because the products of a few words have outliers, which int8 rounds badly. The
-    words are multiplied in blocks of equal size, so that the rounding of a word does not depend on the others.
+    With "int8" all weights are float16, because a few words have outliers, which int8 rounds badly, and the rounding of
+    a word does not depend on the others.
     """
 
     def __init__(self, encoder: CharCNN, precision: Precision, tuning: Tuning) -> None:
         with torch.inference_mode():
-            self.block = _BLOCK if precision == "int8" else None
             self.activation, self.chunk = encoder.config.activation, tuning.table_chunk
+            self.by_rows = precision == "int8"
             embedding = encoder.embedding.detach()  # PyTorch rounds some products differently if gradients are needed
             layers = encoder.conv_layers()
             self.tables = _join_tables([_make_tables(embedding, layer.weight.detach()) for layer in layers])
             self.bias = torch.cat([layer.bias for layer in layers if layer.bias is not None])
-            self.highways = [_FastHighway(highway, precision, tuning) for highway in encoder.highway_layers()]
+            highways = [(highway, precision, tuning) for highway in encoder.highway_layers()]
+            self.highways = in_parallel(_FastHighway, highways, embedding.device)  # packing uses one core
             self.projection: _Linear | None = None
             if encoder.projection is not None:
                 self.projection = _Linear(encoder.projection.weight, encoder.projection.bias, precision, tuning)
@@ -49,18 +59,16 @@ class FastEncoder:
         with torch.inference_mode():
             characters = ids if self.word_vectors is None else ids[:, :-1]
             features = self._convolve(characters)
-            if self.block is None:
-                vectors = self._combine(features)
+            if self.activation == "relu":
+                features.relu_()
+            elif self.by_rows:
+                sigmoid_rows(features, out=features, function=torch.tanh)
             else:
-                full = F.pad(features, (0, 0, 0, -len(features) % self.block))
-                vectors = torch.cat([self._combine(block) for block in full.split(self.block)])[: len(features)]
+                features.tanh_()
+            for highway in self.highways:
+                features = highway(features)
+            vectors = features if self.projection is None else self.projection(features)
             return vectors if self.word_vectors is None else vectors + self.word_vectors[ids[:, -1] - 1]
-
-    def _combine(self, features: Tensor) -> Tensor:
-        features = features.relu_() if self.activation == "relu" else features.tanh_()
-        for highway in self.highways:
-            features = highway(features)
-        return features if self.projection is None else self.projection(features)
 
     def _convolve(self, ids: Tensor) -> Tensor:
         words = _shortest_first(ids)
@@ -76,11 +84,22 @@ class _Linear:
     """x · W + b."""
 
     def __init__(self, weight: Tensor, bias: Tensor, precision: Precision, tuning: Tuning) -> None:
-        self.product = choose_product(weight.detach().T, precision, tuning)
+        if precision == "int8":
+            self.product: Product = HalfProduct(weight.detach().T) if has_half() else _InBlocks(weight.detach().T)
+        else:
+            self.product = choose_product(weight.detach().T, precision, tuning)
         self.bias = bias.detach()
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.product(x, self.bias)
+
+
+class _InBlocks(PlainProduct):
+    """Multiply blocks of equal size, so that the rounding of a row does not depend on the others."""
+
+    def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
+        full = F.pad(x, (0, 0, 0, -len(x) % _BLOCK))
+        return torch.cat([super(_InBlocks, self).__call__(block, add) for block in full.split(_BLOCK)])[: len(x)]
 
 
 class _FastHighway:
@@ -89,11 +108,12 @@ class _FastHighway:
     def __init__(self, highway: Highway, precision: Precision, tuning: Tuning) -> None:
         weight = torch.cat([highway.carry.weight, highway.transform.weight])
         bias = torch.cat([highway.carry.bias, highway.transform.bias])
-        self.linear = _Linear(weight, bias, precision, tuning)
+        self.linear, self.by_rows = _Linear(weight, bias, precision, tuning), precision == "int8"
 
     def __call__(self, x: Tensor) -> Tensor:
         gate, transformed = self.linear(x).chunk(2, dim=1)
-        return torch.lerp(x, transformed.relu_(), gate.sigmoid_())
+        gate = sigmoid_rows(gate, out=gate) if self.by_rows else gate.sigmoid_()
+        return torch.lerp(x, transformed.relu_(), gate)
 
 
 # Training

@@ -271,7 +271,7 @@ class Recurrence:
         key = f"{self.precision}, {n} × {dims}, {rows} rows, {threads} threads, tuning {self.tuning}"
 
         def prepare(kernel: Kernel) -> Callable[[], Tensor]:
-            steps = [rows] * max(1, 16 // rows)
+            steps = [rows] * max(1, 8 // rows)
             x, hidden, cell = (
                 torch.zeros(n, size, dim)
                 for size, dim in ((sum(steps), first.input_dim), (rows, first.projection_dim), (rows, first.cell_dim))
@@ -303,7 +303,8 @@ class _SeparateLayer:
     """One layer of every direction, each direction with its own products: for large models."""
 
     def __init__(self, lstms: Sequence[LSTM], product: str, tuning: Tuning) -> None:
-        self.directions = [_Direction(lstm, product, tuning) for lstm in lstms]
+        arguments = [(lstm, product, tuning) for lstm in lstms]
+        self.directions = in_parallel(_Direction, arguments, lstms[0].bias.device)  # packing uses one core
 
     def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor, kernel: Kernel) -> Tensor:
         """As `_Layer.run`."""
@@ -321,7 +322,8 @@ class _Direction:
     """One layer in one direction."""
 
     def __init__(self, lstm: LSTM, product: str, tuning: Tuning) -> None:
-        self.cell_dim, self.chunk = lstm.cell_dim, tuning.input_chunk
+        self.cell_dim = lstm.cell_dim
+        self.chunk = tuning.input_chunk // 4 if product == "int8" else tuning.input_chunk  # int8 is chosen to save memory
         self.steps = Int8Steps(lstm) if product == "int8" else _Steps(lstm, product, tuning)
 
     def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ the other sentences in its batch, to the last bit, whichever kernel multiplies.
 
 import logging
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ WEIGHTS = ("input_weight", "state_weight", "projection")  # of an LSTM that are 
 _LARGEST = 127  # of the int8 values that are used, so that every value has its negative
 _ZERO_POINT = 128  # oneDNN's kernel takes activations as uint8
 _TINY = 1e-30  # a row or column without larger values becomes zero
+_PACK_INPUT = 64  # rows: a copy of the input weight is not worth its memory for single sentences
 _SMALL = 1 << 20  # weights up to this size are multiplied without oneDNN's packing: preparing a call takes longer
 # Tensors, because PyTorch converts a number in every call.
 _MOST, _HALF = torch.tensor(float(_LARGEST)), torch.tensor(0.5)
@@ -32,29 +34,33 @@ _LANES = 32  # elements that its vectorized loops take at a time, with AVX-512 o
 
 
 class Int8Weight(NamedTuple):
-    """A weight in int8: W ≈ values · scale."""
+    """A weight in int8: W ≈ valuesᵀ · scale."""
 
-    values: Tensor  # (input_dim, output_dim) int8
+    values: Tensor  # (output_dim, input_dim) int8, the layout that the products read
     scale: Tensor  # (output_dim,) float32
 
     def dequantize(self) -> Tensor:
-        """Return the weight as floating-point numbers."""
-        return self.values.to(self.scale.dtype).mul_(self.scale)
+        """Return the weight (input_dim, output_dim) as floating-point numbers."""
+        return self.values.T.to(self.scale.dtype, memory_format=torch.contiguous_format).mul_(self.scale)
 
 
 def quantize(weight: Tensor) -> Int8Weight:
     """Round a weight (input_dim, output_dim) to int8, with one scale for each output channel."""
     weight = weight.detach().float()
     scale = weight.abs().amax(dim=0).div_(_LARGEST).clamp_min_(_TINY)
-    return Int8Weight((weight / scale).round_().to(torch.int8), scale)
+    return Int8Weight((weight / scale).round_().to(torch.int8).T.contiguous(), scale)
 
 
 class Int8Product:
-    """x · W (+ add) with W in int8 and x rounded to int8, row by row. W is packed when it is first needed."""
+    """x · W (+ add) with W in int8 and x rounded to int8, row by row. W is packed when it is first needed.
 
-    def __init__(self, weight: Int8Weight) -> None:
-        self.values, self.scale = weight.values, weight.scale / _LARGEST
-        self._transposed: Tensor | None = None
+    Args:
+        weight: The weight.
+        pack_from: The fewest rows for which a packed copy is made. Both kernels give the same result.
+    """
+
+    def __init__(self, weight: Int8Weight, *, pack_from: int = 2) -> None:
+        self.values, self.scale, self.pack_from = weight.values, weight.scale / _LARGEST, pack_from
         self._packed: Tensor | None = None
 
     def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
@@ -66,20 +72,18 @@ class Int8Product:
         """Return the product with x / max |x|, and max |x| (rows, 1)."""
         largest = torch.linalg.vector_norm(x, math.inf, dim=1, keepdim=True).clamp_min_(_TINY)
         rounded = (x * (_MOST / largest)).round_()
-        if len(x) == 1 or self.values.numel() <= _SMALL or not _has_packed_int8():
-            if self._transposed is None:
-                self._transposed = self.values.T.contiguous().T
-            product = torch._int_mm(rounded.to(torch.int8), self._transposed).float().mul_(self.scale)
+        if self._packed is None and len(x) >= self.pack_from and self.values.numel() > _SMALL and _has_packed_int8():
+            self._packed = _pack(self.values)
+        if self._packed is None or len(x) == 1:
+            product = torch._int_mm(rounded.to(torch.int8), self.values.T).float().mul_(self.scale)
         else:
-            if self._packed is None:
-                self._packed = _pack(self.values)
             product = _multiply_packed(rounded.add_(_ZERO_POINT).to(torch.uint8), self._packed, self.scale)
         return product, largest
 
 
 def _pack(values: Tensor) -> Tensor:
-    packed: Tensor = torch.ops.onednn.qlinear_prepack(values.T.contiguous(), None)
-    release_freed_memory()  # of the transposed copy
+    packed: Tensor = torch.ops.onednn.qlinear_prepack(values, None)
+    release_freed_memory()
     return packed
 
 
@@ -98,14 +102,14 @@ def _zeros(n: int) -> Tensor:
 @cache
 def _has_packed_int8() -> bool:
     """Return whether oneDNN's product with packed weights is available and rounds as the other one."""
-    values = torch.arange(-128, 128, dtype=torch.int8).repeat(8).view(32, 64)
+    values = torch.arange(-128, 128, dtype=torch.int8).repeat(8).view(64, 32)
     x, scale = torch.arange(-127, 128).repeat(2)[:128].view(4, 32), torch.rand(64)
     try:
         packed = _multiply_packed((x + _ZERO_POINT).to(torch.uint8), _pack(values), scale)
     except (RuntimeError, AttributeError, NotImplementedError, TypeError) as error:
         log.debug("oneDNN's int8 kernels are not available: %s", error)
         return False
-    return torch.equal(packed, torch._int_mm(x.to(torch.int8), values).float().mul_(scale))
+    return torch.equal(packed, torch._int_mm(x.to(torch.int8), values.T).float().mul_(scale))
 
 
 class Int8Steps:
@@ -114,9 +118,8 @@ class Int8Steps:
     def __init__(self, lstm: "ProjectedLSTM | Int8LSTM") -> None:
         input_weight, state_weight, projection = (int8_weight(lstm, name) for name in WEIGHTS)
         # tanh(z) = 2σ(2z) − 1: the factors are folded into the scales, which changes no digit.
-        self.input, self.state = (
-            Int8Product(weight._replace(scale=_double_j(weight.scale))) for weight in (input_weight, state_weight)
-        )
+        input_weight, state_weight = (w._replace(scale=_double_j(w.scale)) for w in (input_weight, state_weight))
+        self.input, self.state = Int8Product(input_weight, pack_from=_PACK_INPUT), Int8Product(state_weight)
         self.projection = Int8Product(projection._replace(scale=2 * projection.scale))
         self.cell_clip, self.projection_clip = lstm.cell_clip, lstm.projection_clip
         self.bias = _double_j(lstm.bias.detach())
@@ -168,20 +171,20 @@ def _why_no_int8() -> str:
         product = Int8Product(Int8Weight(values, torch.ones(16)))(x)
     except (RuntimeError, AttributeError, NotImplementedError) as error:
         return str(error).splitlines()[0]
-    return "" if torch.allclose(product, x @ values.float()) else "the operator gives wrong results"
+    return "" if torch.allclose(product, x @ values.T.float()) else "the operator gives wrong results"
 
 
-def sigmoid_rows(x: Tensor, *, out: Tensor) -> Tensor:
-    """Write σ(x) to `out` (rows, width), with the same rounding for a row whatever its place.
+def sigmoid_rows(x: Tensor, *, out: Tensor, function: Callable[..., Tensor] = torch.sigmoid) -> Tensor:
+    """Write σ(x), or tanh(x), to `out` (rows, width), with the same rounding for a row whatever its place.
 
     PyTorch's vectorized σ rounds differently from the one for the elements that remain at the end of a row or of the
     part of a thread, so x is given to it in parts without such elements, or row by row.
     """
     parts = _aligned_parts(len(x), x.shape[1], torch.get_num_threads())
     if len(parts) == 1:
-        return torch.sigmoid(x, out=out)
+        return function(x, out=out)
     for part, result in zip(x.split(parts), out.split(parts)):
-        torch.sigmoid(part, out=result)
+        function(part, out=result)
     return out
 
 
@@ -221,7 +224,8 @@ class Int8LSTM(nn.Module):
             weight = getattr(like, name)
             # Operators on the meta device import PyTorch's compiler, which takes seconds.
             empty = Int8Weight(
-                torch.empty(weight.shape, dtype=torch.int8, device="meta"), torch.empty(weight.shape[1], device="meta")
+                torch.empty(weight.T.shape, dtype=torch.int8, device="meta"),
+                torch.empty(weight.shape[1], device="meta"),
             )
             values, scale = empty if weight.is_meta else quantize(weight)
             self.register_buffer(name, values)

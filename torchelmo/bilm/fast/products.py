@@ -175,8 +175,8 @@ def list_kernels(weight: Tensor, precision: Precision, tuning: Tuning) -> list[K
     in_float32 = weight.dtype == torch.float32
     if precision == "float16" and in_float32 and has_half():
         return [Kernel("half"), Kernel("half", in_threads=True)]
-    kinds = ["packed", "plain"] if in_float32 and has_packed() else ["plain"]
-    return [Kernel(kind, in_threads) for kind in kinds for in_threads in (True, False)]
+    kind = "packed" if in_float32 and has_packed() else "plain"
+    return [Kernel(kind, in_threads=True), Kernel(kind)]
 
 
 def kernels_setting() -> Kernels:
@@ -194,7 +194,7 @@ def kernels_setting() -> Kernels:
 _CHOICES: dict[str, Kernel] = {}  # of this process
 _CHOOSING = threading.Lock()
 _GAIN = 0.8  # another kernel than the fixed one must take at most this share of its time: timings are noisy
-_BUDGET = 0.3  # seconds of measuring, after one round
+_BUDGET = 0.2  # seconds of measuring, after two rounds
 
 
 def choose_kernel(
@@ -225,16 +225,18 @@ def measure_kernels(kernels: Sequence[Kernel], prepare: Callable[[Kernel], Calla
     if len(kernels) == 1:
         return kernels[0]
     runs = {kernel: prepare(kernel) for kernel in kernels}
+    for run in runs.values():
+        run()  # the first call packs weights
     best = dict.fromkeys(kernels, math.inf)
     start = time.perf_counter()
     for number in range(5):
         fastest = min(best.values())
         for kernel in kernels:
-            if number == 0 or best[kernel] <= 2 * fastest:
+            if number < 2 or best[kernel] <= 2 * fastest:
                 before = time.perf_counter()
                 runs[kernel]()
                 best[kernel] = min(best[kernel], time.perf_counter() - before)
-        if time.perf_counter() - start > _BUDGET:
+        if number > 0 and time.perf_counter() - start > _BUDGET:
             break
     winner = min(kernels, key=lambda kernel: best[kernel])
     return winner if best[winner] <= _GAIN * best[kernels[0]] else kernels[0]
