@@ -52,6 +52,20 @@ def test_the_fastest_is_chosen():
     assert measure_kernels(kernels[:1], lambda kernel: pytest.fail("nothing to measure")) == kernels[0]
 
 
+def test_the_packing_of_the_first_call_and_one_slow_round_do_not_count():
+    calls: list[Kernel] = []
+
+    def prepare(kernel: Kernel):
+        def run() -> None:
+            calls.append(kernel)
+            slow = {Kernel("packed"): (1, 2), Kernel("plain"): ()}[kernel]
+            time.sleep(0.05 if calls.count(kernel) in slow else {"packed": 0.001, "plain": 0.01}[kernel.product])
+
+        return run
+
+    assert measure_kernels([Kernel("plain"), Kernel("packed")], prepare) == Kernel("packed")
+
+
 def test_one_process_keeps_its_choice():
     kernels = [Kernel("batched"), Kernel("joined")]
     first = choose_kernel("key", kernels, timed(batched=0.02, joined=0.005), keep=False)

@@ -271,7 +271,7 @@ class Recurrence:
         key = f"{self.precision}, {n} × {dims}, {rows} rows, {threads} threads, tuning {self.tuning}"
 
         def prepare(kernel: Kernel) -> Callable[[], Tensor]:
-            steps = [rows] * max(1, 8 // rows)
+            steps = [rows] * max(2, min(8, 128 // rows))
             x, hidden, cell = (
                 torch.zeros(n, size, dim)
                 for size, dim in ((sum(steps), first.input_dim), (rows, first.projection_dim), (rows, first.cell_dim))
@@ -323,7 +323,7 @@ class _Direction:
 
     def __init__(self, lstm: LSTM, product: str, tuning: Tuning) -> None:
         self.cell_dim = lstm.cell_dim
-        self.chunk = tuning.input_chunk // 4 if product == "int8" else tuning.input_chunk  # int8 is chosen to save memory
+        self.chunk = tuning.input_chunk // 4 if product == "int8" else tuning.input_chunk  # less memory
         self.steps = Int8Steps(lstm) if product == "int8" else _Steps(lstm, product, tuning)
 
     def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor) -> Tensor:

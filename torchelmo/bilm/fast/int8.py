@@ -8,7 +8,6 @@ the other sentences in its batch, to the last bit, whichever kernel multiplies.
 """
 
 import logging
-import math
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
@@ -70,7 +69,7 @@ class Int8Product:
 
     def unscaled(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the product with x / max |x|, and max |x| (rows, 1)."""
-        largest = torch.linalg.vector_norm(x, math.inf, dim=1, keepdim=True).clamp_min_(_TINY)
+        largest = x.abs().amax(dim=1, keepdim=True).clamp_min_(_TINY)
         rounded = (x * (_MOST / largest)).round_()
         if self._packed is None and len(x) >= self.pack_from and self.values.numel() > _SMALL and _has_packed_int8():
             self._packed = _pack(self.values)
