@@ -29,6 +29,7 @@ from torchelmo import BiLMConfig
 from torchelmo.bilm.fast.inference import Recurrence
 from torchelmo.bilm.fast.int8 import Int8Product, has_int8, quantize
 from torchelmo.bilm.fast.products import (
+    FEW_ROWS,
     ROW_CLASSES,
     HalfProduct,
     PackedProduct,
@@ -79,7 +80,8 @@ def choose(config: BiLMConfig, rows: int) -> str:
     kernel = recurrence.choose([rows])
     if kernel.product == "batched":
         return "batched directions"
-    name = {"joined": "plain", "packed": "oneDNN packed"}.get(kernel.product, kernel.product)
+    few = kernel.product == "packed" and rows < FEW_ROWS  # weights are packed, but not used so
+    name = "plain" if few else {"joined": "plain", "packed": "oneDNN packed"}.get(kernel.product, kernel.product)
     return f"{name}, {'one thread per direction' if kernel.in_threads else 'sequential'}"
 
 

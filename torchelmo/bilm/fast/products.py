@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 ROW_CLASSES = (1, 3, 8, 32, 128)  # rows per step for which kernels are measured
 _N_SAMPLES = 8  # values compared of a large parameter
 _SMALL = 1 << 13  # the most values of a small parameter
-_FEW_ROWS = 4  # with fewer rows the plain product is the fastest on one thread
+FEW_ROWS = 4  # with fewer rows the plain product is the fastest on one thread
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class PackedForMany:
         self.packed: PackedProduct | None = None
 
     def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
-        if len(x) < _FEW_ROWS:
+        if len(x) < FEW_ROWS:
             return self.plain(x, add)
         if self.packed is None:
             self.packed = PackedProduct(self.plain.weight)
@@ -193,7 +193,7 @@ def kernels_setting() -> Kernels:
 
 _CHOICES: dict[str, Kernel] = {}  # of this process
 _CHOOSING = threading.Lock()
-_GAIN = 0.8  # another kernel than the fixed one must take at most this share of its time: timings are noisy
+_GAIN = 0.87  # another kernel than the fixed one must take at most this share of its time: timings are noisy
 _BUDGET = 0.2  # seconds of measuring, after two rounds
 
 
