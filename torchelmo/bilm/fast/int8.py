@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from torchelmo.bilm.lstm import FORGET_BIAS, LSTMState, ProjectedLSTM
 from torchelmo.errors import InputError
@@ -25,6 +26,7 @@ _LARGEST = 127  # of the int8 values that are used, so that every value has its 
 _ZERO_POINT = 128  # oneDNN's kernel takes activations as uint8
 _TINY = 1e-30  # a row or column without larger values becomes zero
 _PACK_INPUT = 64  # rows: a copy of the input weight is not worth its memory for single sentences
+_ROWS = 4  # the packed product is computed for multiples of this number of rows
 _SMALL = 1 << 20  # weights up to this size are multiplied without oneDNN's packing: preparing a call takes longer
 # Tensors, because PyTorch converts a number in every call.
 _MOST, _HALF = torch.tensor(float(_LARGEST)), torch.tensor(0.5)
@@ -76,7 +78,9 @@ class Int8Product:
         if self._packed is None or len(x) == 1:
             product = torch._int_mm(rounded.to(torch.int8), self.values.T).float().mul_(self.scale)
         else:
-            product = _multiply_packed(rounded.add_(_ZERO_POINT).to(torch.uint8), self._packed, self.scale)
+            # oneDNN makes a kernel for every number of rows, which takes a millisecond and 0.2 MB.
+            full = F.pad(rounded.add_(_ZERO_POINT).to(torch.uint8), (0, 0, 0, -len(x) % _ROWS))
+            product = _multiply_packed(full, self._packed, self.scale)[: len(x)]
         return product, largest
 
 
