@@ -99,9 +99,7 @@ class HalfProduct:
     """Use the weight in float16 and sum in float32: half the memory to read, at any batch size."""
 
     def __init__(self, weight: Tensor) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the operator announces that quantization will move elsewhere
-            self.packed = torch.ops.quantized.linear_prepack_fp16(weight.T.contiguous(), None)
+        self.packed = torch.ops.quantized.linear_prepack_fp16(weight.T.contiguous(), None)
         release_freed_memory()
 
     def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
@@ -144,7 +142,9 @@ def is_available(kind: Any, message: str) -> bool:
     """Return whether a kind of product runs and gives the right result; log `message` if it cannot run."""
     weight, x = torch.eye(16), torch.arange(128.0).view(8, 16)
     try:
-        product = kind(weight)(x)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # some versions announce, once, that quantization will move elsewhere
+            product = kind(weight)(x)
     except (RuntimeError, AttributeError, NotImplementedError) as error:
         log.info(message, str(error).splitlines()[0])
         return False
