@@ -21,7 +21,8 @@ NUMERIC := $(wildcard tests/bilm tests/test_elmo.py tests/test_embed*.py tests/t
 KERNELS := own/1 own/2 ATEN_CPU_CAPABILITY=default/1 ATEN_CPU_CAPABILITY=avx2/2 ONEDNN_MAX_CPU_ISA=SSE41/1 \
 	ONEDNN_MAX_CPU_ISA=AVX2/2
 
-.PHONY: help demo quick test test-kernels test-old-code fuzz kills shard-kills docs lint types pytest format clean
+.PHONY: help demo quick test test-kernels test-old-code fuzz kills shard-kills docs lint types pytest coverage \
+	format clean
 .DELETE_ON_ERROR:
 
 help:  ## list these targets
@@ -31,15 +32,15 @@ demo: $(INSTALLED)  ## show words in different senses, layer by layer, and the s
 	@$(BIN)/python examples/demo.py
 
 quick: lint types  ## lint, types and the fast tests: about a minute
-	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) --no-cov -q -m "not slow" $(QUICK) $(ARGS)
+	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow" $(QUICK) $(ARGS)
 
-test: lint types pytest  ## everything that a change must pass: lint, types, all tests, coverage
+test: lint types pytest  ## everything that a change must pass: lint, types, all tests
 
 test-kernels: $(INSTALLED)  ## the numeric tests with other CPU kernels and thread counts: minutes
 	@failed=; for chosen in $(KERNELS); do kernels=$${chosen%/*} threads=$${chosen#*/}; \
 		echo "== $$kernels kernels, $$threads thread(s)"; \
 		env $$(test $$kernels = own || echo $$kernels) OMP_NUM_THREADS=$$threads MKL_NUM_THREADS=$$threads \
-			$(BIN)/python -m pytest -n $$(test $$threads = 1 && echo $(WORKERS) || echo 0) --no-cov -q $(NUMERIC) $(ARGS) \
+			$(BIN)/python -m pytest -n $$(test $$threads = 1 && echo $(WORKERS) || echo 0) -q $(NUMERIC) $(ARGS) \
 			|| failed="$$failed $$chosen"; \
 	done; test -z "$$failed" || { echo "failed with:$$failed" >&2; exit 1; }
 
@@ -75,7 +76,10 @@ lint: $(INSTALLED)  ## ruff: lint and format
 types: $(INSTALLED)  ## mypy --strict
 	$(BIN)/mypy --strict torchelmo $(wildcard examples benchmarks)
 
-pytest: $(INSTALLED)  ## all tests with coverage; ARGS="-k mix --no-cov" selects some
+pytest: $(INSTALLED)  ## all tests; ARGS="-k mix" selects some
+	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+coverage: $(INSTALLED)  ## all tests, and the lines and branches that they do not reach: takes half as long again
 	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --cov --cov-report=term $(ARGS)
 
 format: $(INSTALLED)  ## format the code and apply automatic fixes
