@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import torchelmo
 from torchelmo import BiLM, BiLMConfig, Elmo
-from torchelmo.bilm.fast import int8
+from torchelmo.bilm.fast import encoder, int8
 from torchelmo.bilm.fast.int8 import Int8LSTM, Int8Product, Int8Weight, has_int8, quantize, sigmoid_rows
 from torchelmo.bilm.fast.training import run_training
 from torchelmo.errors import ConfigError, InputError, WeightsError
@@ -93,6 +93,19 @@ def test_a_sentence_has_the_same_bits_in_every_batch(n, cell_dim, threads):
     alone = [Elmo(bilm).embed([sentence], precision="int8")[0] for sentence in SENTENCES[:4]]
     for one, other in zip([*alone, *Elmo(bilm).embed(SENTENCES[::-1], precision="int8")[-4:][::-1]], together[:4] * 2):
         np.testing.assert_array_equal(one, other)
+
+
+@needs_int8
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_a_word_has_the_same_bits_without_float16_kernels(activation, monkeypatch):
+    monkeypatch.setattr(encoder, "has_half", lambda: False)
+    torch.manual_seed(0)
+    bilm = BiLM(BiLMConfig(**SHAPE, activation=activation))
+    exact = Elmo(bilm).embed(SENTENCES)
+    together = Elmo(bilm).embed(SENTENCES, precision="int8")
+    for sentence, one, other in zip(SENTENCES, exact, together):
+        np.testing.assert_allclose(one[0], other[0], atol=1e-5)
+        np.testing.assert_array_equal(Elmo(bilm).embed([sentence], precision="int8")[0], other)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 7])
