@@ -374,7 +374,7 @@ class JointLayer:
     """One layer of every direction, with the gates of all directions in one tensor: for small models and for GPUs."""
 
     def __init__(self, lstms: Sequence[LSTM], tuning: Tuning) -> None:
-        self.cell_dim, self.chunk = lstms[0].cell_dim, tuning.joint_chunk
+        self.cell_dim, self.chunk = lstms[0].cell_dim, tuning.input_chunk
         self.cell_clip, self.projection_clip = lstms[0].cell_clip, lstms[0].projection_clip
         self.input_weight = _double_j([lstm.input_weight for lstm in lstms])
         self.state_weight = _double_j([lstm.state_weight for lstm in lstms])
@@ -385,39 +385,34 @@ class JointLayer:
 
     def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor, kernel: Kernel) -> Tensor:
         """As `_Layer.run`."""
-        n, max_rows = len(x), max(self.chunk // (4 * self.cell_dim * len(x)), *sizes[:1], 1)
-        outputs = x.new_empty(n, x.shape[1], hidden.shape[-1])
-        buffer = x.new_empty(n, min(max_rows, x.shape[1]), 4 * self.cell_dim)  # the gates, computed in place
-        before, n_rows = hidden, -1
+        outputs: list[Tensor] = []
+        before, n_rows, batched = hidden, -1, kernel.product == "batched"
         cell.mul_(2)
-        for rows, some_sizes in _chunks(sizes, max_rows):
-            all_gates = buffer[:, : rows.stop - rows.start]
-            torch.baddbmm(self.bias, x[:, rows], self.input_weight, out=all_gates)
-            quarters = all_gates.view(n, -1, 4, self.cell_dim).unbind(2)
-            views = (tensor.split(some_sizes, dim=1) for tensor in (all_gates, outputs[:, rows], *quarters))
-            for size, gates, after, *parts in zip(some_sizes, *views):
+        for rows, some_sizes in _chunks(sizes, self.chunk // (4 * self.cell_dim * len(x))):
+            from_input = torch.baddbmm(self.bias, x[:, rows], self.input_weight)
+            for size, added in zip(some_sizes, from_input.split(some_sizes, dim=1)):
                 if size != n_rows:  # at the start, and when sentences end
                     hidden[:, size : before.shape[1]] = before[:, size:]
                     before, twice, n_rows = before[:, :size], cell[:, :size], size
-                    output = torch.empty_like(twice)
-                if kernel.product == "batched":
-                    torch.baddbmm(gates, before, self.state_weight, out=gates)
+                    gates, output = x.new_empty(len(x), size, 4 * self.cell_dim), torch.empty_like(twice)
+                    parts, directions = gates.chunk(4, dim=2), gates.unbind()
+                if batched:
+                    torch.baddbmm(added, before, self.state_weight, out=gates)
                 else:
-                    for gate, h, weight in zip(gates.unbind(), before.unbind(), self.state_weights):
-                        torch.addmm(gate, h, weight, out=gate)
+                    for add, h, weight, gate in zip(added.unbind(), before.unbind(), self.state_weights, directions):
+                        torch.addmm(add, h, weight, out=gate)
                 gates.sigmoid_()
                 _half_output(parts, twice, self.cell_clip, output)
-                if kernel.product == "batched":
-                    torch.bmm(output, self.projection, out=after)
+                if batched:
+                    before = torch.bmm(output, self.projection)
                 else:
-                    for half, weight, out in zip(output.unbind(), self.projections, after.unbind()):
-                        torch.mm(half, weight, out=out)
+                    before = torch.stack([torch.mm(half, w) for half, w in zip(output.unbind(), self.projections)])
                 if self.projection_clip is not None:
-                    after.clamp_(-self.projection_clip, self.projection_clip)
-                before = after
+                    before.clamp_(-self.projection_clip, self.projection_clip)
+                outputs.append(before)
         cell.mul_(0.5)
         hidden[:, : before.shape[1]] = before
-        return outputs
+        return torch.cat(outputs, dim=1) if outputs else x.new_empty(len(x), 0, hidden.shape[-1])
 
 
 def _double_j(tensors: Sequence[Tensor]) -> Tensor:

@@ -43,7 +43,6 @@ class Tuning:
     min_half_weight: int = 1 << 18  # the same for float16 weights
     max_paired_weight: int = 1 << 20  # run both directions in one batched product up to this size of the state weight
     input_chunk: int = 1 << 22  # input products computed at once: 16 MB, which the cache can hold
-    joint_chunk: int = 1 << 19  # the same for both directions together: 2 MB, the cache of a core
     table_chunk: int = 1 << 18  # sums of character tables computed at once
 
 
