@@ -68,9 +68,9 @@ def test_the_packing_of_the_first_call_and_one_slow_round_do_not_count():
 
 def test_one_process_keeps_its_choice():
     kernels = [Kernel("batched"), Kernel("joined")]
-    first = choose_kernel("key", kernels, timed(batched=0.02, joined=0.005), keep=False)
-    assert choose_kernel("key", kernels, timed(batched=0.0, joined=0.02), keep=False) == first == Kernel("joined")
-    assert choose_kernel("another", kernels, timed(batched=0.0, joined=0.02), keep=False) == Kernel("batched")
+    first = choose_kernel("key", kernels, timed(batched=0.02, joined=0.005))
+    assert choose_kernel("key", kernels, timed(batched=0.0, joined=0.02)) == first == Kernel("joined")
+    assert choose_kernel("another", kernels, timed(batched=0.0, joined=0.02)) == Kernel("batched")
 
 
 def test_a_choice_is_kept_in_a_file_for_later_processes(tmp_path, monkeypatch):
@@ -80,13 +80,13 @@ def test_a_choice_is_kept_in_a_file_for_later_processes(tmp_path, monkeypatch):
     def prepare(kernel: Kernel):
         return lambda: time.sleep(0.02 if kernel.in_threads else 0.005)
 
-    assert choose_kernel("key", kernels, prepare, keep=True) == Kernel("packed")
+    assert choose_kernel("key", kernels, prepare) == Kernel("packed")
     (name, kernel), *others = json.loads((tmp_path / "cache/torchelmo/kernels.json").read_text()).items()
     assert not others
     assert kernel == "packed"
     assert torch.__version__ in name
     monkeypatch.setattr(products, "_CHOICES", {})  # another process
-    assert choose_kernel("key", kernels, never, keep=True) == Kernel("packed")
+    assert choose_kernel("key", kernels, never) == Kernel("packed")
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"key": 3}', None])
@@ -98,7 +98,7 @@ def test_a_damaged_or_unwritable_file_is_ignored(content, tmp_path):
         file.parent.mkdir(parents=True)
         file.write_text(content)
     kernels = [Kernel("batched"), Kernel("joined")]
-    assert choose_kernel("key", kernels, timed(batched=0.02, joined=0.005), keep=True) == Kernel("joined")
+    assert choose_kernel("key", kernels, timed(batched=0.02, joined=0.005)) == Kernel("joined")
     assert content is None or len(json.loads(file.read_text())) == 1
 
 

@@ -280,8 +280,7 @@ class Recurrence:
             return lambda: layer.run(x, steps, hidden, cell, kernel)
 
         used = {product for product, j in self._layers}
-        large = first.state_weight.numel() > self.tuning.max_paired_weight
-        chosen = choose_kernel(key, kernels, prepare, keep=large)
+        chosen = choose_kernel(key, kernels, prepare)
         self._layer(chosen, 0)
         keep = used | {"joint" if chosen.product in ("batched", "joined") else chosen.product}
         for name in [name for name in self._layers if name[0] not in keep]:

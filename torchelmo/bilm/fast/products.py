@@ -196,25 +196,22 @@ _GAIN = 0.87  # another kernel than the fixed one must take at most this share o
 _BUDGET = 0.2  # seconds of measuring, after two rounds
 
 
-def choose_kernel(
-    key: str, kernels: Sequence[Kernel], prepare: Callable[[Kernel], Callable[[], object]], *, keep: bool
-) -> Kernel:
-    """Return the fastest kernel: the earlier choice of this process for `key`, or else measure.
+def choose_kernel(key: str, kernels: Sequence[Kernel], prepare: Callable[[Kernel], Callable[[], object]]) -> Kernel:
+    """Return the fastest kernel: the earlier choice for `key`, of this process or kept in a file, or else measure.
 
     Args:
         key: Everything that the times depend on, except the processor and PyTorch.
         kernels: The kernels; the first is the fixed choice.
         prepare: Maps a kernel to a function that runs it once.
-        keep: Also keep the choice in a file, for later processes.
     """
     with _CHOOSING:
         if key not in _CHOICES:
             names = {str(kernel): kernel for kernel in kernels}
             place = f"{processor_name()}, PyTorch {torch.__version__}, {key}"
-            kept = _read_choices().get(place) if keep else None
-            _CHOICES[key] = names.get(kept or "") or measure_kernels(kernels, prepare)
+            kept = names.get(_read_choices().get(place, ""))
+            _CHOICES[key] = kept or measure_kernels(kernels, prepare)
             log.debug("kernel for %s: %s", key, _CHOICES[key])
-            if keep and kept is None:
+            if kept is None:
                 _write_choice(place, str(_CHOICES[key]))
         return _CHOICES[key]
 
@@ -228,7 +225,7 @@ def measure_kernels(kernels: Sequence[Kernel], prepare: Callable[[Kernel], Calla
         run()  # the first call packs weights
     best = dict.fromkeys(kernels, math.inf)
     start = time.perf_counter()
-    for number in range(5):
+    for number in range(12):
         fastest = min(best.values())
         for kernel in kernels:
             if number < 2 or best[kernel] <= 2 * fastest:
