@@ -18,7 +18,6 @@ from torch.nn import functional as F
 
 from torchelmo.bilm.lstm import FORGET_BIAS, LSTMState, ProjectedLSTM
 from torchelmo.errors import InputError
-from torchelmo.runtime import release_freed_memory
 
 log = logging.getLogger(__name__)
 WEIGHTS = ("input_weight", "state_weight", "projection")  # of an LSTM that are rounded
@@ -86,7 +85,6 @@ class Int8Product:
 
 def _pack(values: Tensor) -> Tensor:
     packed: Tensor = torch.ops.onednn.qlinear_prepack(values, None)
-    release_freed_memory()
     return packed
 
 
