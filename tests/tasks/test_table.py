@@ -24,8 +24,7 @@ from torchelmo.tasks import train
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.table import run as tables
 from torchelmo.tasks.table.jobs import TaskJob
-from torchelmo.tasks.table.plots import write_table
-from torchelmo.tasks.table.report import Cell, decide, to_markdown
+from torchelmo.tasks.table.report import Cell, decide, to_markdown, write_table
 from torchelmo.tasks.table.run import run_folder, run_table
 from torchelmo.tasks.table.spec import Claim, Column, Row, Table, read_table
 from torchelmo.tasks.task import Result, read_result, summarize
@@ -180,7 +179,7 @@ def test_an_unfinished_run_does_not_count(table, tmp_path, stop_after, monkeypat
     longer = config_of(table, out, "pos", "baseline", 1, "epochs=3")
     assert train(longer, stop=stop_after(7)).stopped
     assert (longer.out / "metrics.json").exists()
-    monkeypatch.setattr(tables, "run_jobs", lambda *_, **__: [])
+    monkeypatch.setattr(tables, "run_jobs", lambda *_, **__: (pair for pair in ()))
     cells = run_table(table, out, settings=["epochs=3"])
     assert [cell.summary for cell in cells] == [None] * 4
 
@@ -405,7 +404,7 @@ def in_process(monkeypatch):
         for job in jobs:
             trained.append(job.config.out)
             train(job.config)
-        return [job.outcome_on_disk() for job in jobs]
+            yield job, job.outcome_on_disk()
 
     monkeypatch.setattr(tables, "run_jobs", run_jobs)
     return trained

@@ -266,9 +266,9 @@ def take_step(
 
 def fingerprint(config: TaskConfig, bilm: BiLM | None) -> dict[str, str]:
     """Return a hash of the content of each input, by the setting that names it."""
-    hashes = {"train": _content_hash(config.train), "dev": _content_hash(config.dev)}
+    hashes = {"train": input_hash(config.train), "dev": input_hash(config.dev)}
     if config.words.vectors is not None:
-        hashes["words.vectors"] = _content_hash(config.words.vectors)
+        hashes["words.vectors"] = input_hash(config.words.vectors)
     if bilm is not None:
         hashes["elmo.model"] = bilm.fingerprint()
     return hashes
@@ -430,7 +430,7 @@ def flat_settings(config: TaskConfig) -> dict[str, Any]:
     return flatten(plain)
 
 
-def _content_hash(path: Path) -> str:
+def input_hash(path: Path) -> str:
     """Hash the decompressed content of a file, so that a file may be moved or compressed; or all files of a folder."""
     if path.is_dir():
         return content_hash(path)

@@ -293,10 +293,15 @@ def read_result(folder: Path) -> Result:
     """
     path = folder / "metrics.json"
     result = build_config(Result, read_json(path, "the result of a task run"), where=str(path))
+    check_scores(result, str(path))
+    return result
+
+
+def check_scores(result: Result, where: str) -> None:
+    """Raise a ConfigError if a score is not a number or that of the metric is missing; `where` names the source."""
     for name in (result.metric, *result.scores):
         if not isinstance(result.scores.get(name), (int, float)):
-            raise ConfigError(f"{path}: scores: expected a number for {name!r:.60}.")
-    return result
+            raise ConfigError(f"{where}: scores: expected a number for {name!r:.60}.")
 
 
 def write_summary(folder: Path, summary: Summary) -> None:

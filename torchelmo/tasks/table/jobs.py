@@ -45,12 +45,36 @@ class Job(Protocol):
         """Return the outcome after the process has ended; a failure is explained by the last line of its log."""
 
 
+J = TypeVar("J", bound=Job)
+
+
+class BilmJob(NamedTuple):
+    """Pre-training of a biLM that one or more columns use. A finished run ends at once."""
+
+    file: Path  # a configuration of `torchelmo pretrain`
+    out: Path
+
+    def exists(self) -> bool:
+        """Return whether there is a biLM in the folder; it may be of an unfinished run."""
+        return (self.out / "config.json").exists()
+
+    def start(self, threads: int) -> Process:
+        """Start the run as a separate process. Its output is appended to log.txt in the folder of the run."""
+        settings = [f"out={json.dumps(str(self.out))}", f"threads={threads}"]
+        return _start(["pretrain", str(self.file), "--resume"], settings, self.out, threads, log=f"{self.out}.log")
+
+    def outcome_of_process(self, code: int) -> JobOutcome:
+        """Return a failure if the run did not end well: an unfinished run leaves a biLM, too."""
+        return JobOutcome(failure=_last_line(self.out, Path(f"{self.out}.log"))) if code else JobOutcome()
+
+
 class TaskJob(NamedTuple):
     """One run: a cell of the table with one seed."""
 
     file: Path
     settings: Sequence[str]  # changes of the file, as for --set
     config: TaskConfig  # the two together
+    bilm: BilmJob | None = None  # the biLM that the table trains for this run
 
     def outcome_on_disk(self) -> JobOutcome:
         """Return what the folder of the run holds. A different or damaged run there is a failure of this job only."""
@@ -78,33 +102,20 @@ def run_name(config: TaskConfig) -> str:
     return f"{config.task}-{hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]}"
 
 
-class BilmJob(NamedTuple):
-    """Pre-training of a biLM that one or more columns use. A finished run ends at once."""
+def run_jobs(jobs: Sequence[J], n_parallel: int, *, threads: int) -> Generator[tuple[J, JobOutcome], None, None]:
+    """Run all jobs, `n_parallel` at a time, and yield each with its outcome when it has ended.
 
-    file: Path  # a configuration of `torchelmo pretrain`
-    out: Path
-
-    def start(self, threads: int) -> Process:
-        """Start the run as a separate process. Its output is appended to log.txt in the folder of the run."""
-        settings = [f"out={json.dumps(str(self.out))}", f"threads={threads}"]
-        return _start(["pretrain", str(self.file), "--resume"], settings, self.out, threads, log=f"{self.out}.log")
-
-    def outcome_of_process(self, code: int) -> JobOutcome:
-        """Return a failure if the run did not end well: an unfinished run leaves a biLM, too."""
-        return JobOutcome(failure=_last_line(self.out, Path(f"{self.out}.log"))) if code else JobOutcome()
-
-
-def run_jobs(jobs: Sequence[Job], n_parallel: int, *, threads: int) -> list[JobOutcome]:
-    """Run all jobs, `n_parallel` at a time, and return their outcomes in order. They end with this process."""
-    outcomes = [JobOutcome()] * len(jobs)
+    Closing the generator ends the jobs that still run.
+    """
     if not jobs:
-        return outcomes
+        return
+    failures: dict[int, str] = {}  # jobs that could not be started
 
     def start(number: int) -> Process | None:
         try:
             return jobs[number].start(threads)
         except TorchelmoError as error:
-            outcomes[number] = JobOutcome(failure=str(error))
+            failures[number] = str(error)
             return None
 
     with (
@@ -112,10 +123,11 @@ def run_jobs(jobs: Sequence[Job], n_parallel: int, *, threads: int) -> list[JobO
         contextlib.closing(run_processes(range(len(jobs)), start, n_parallel)) as ended,
     ):
         for number, process in ended:
-            if process is not None:
-                outcomes[number] = jobs[number].outcome_of_process(process.returncode)
             advance(1)
-    return outcomes
+            if process is None:
+                yield jobs[number], JobOutcome(failure=failures[number])
+            else:
+                yield jobs[number], jobs[number].outcome_of_process(process.returncode)
 
 
 def run_processes(
