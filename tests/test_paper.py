@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from facts import mentions
 from tiny_runs import write_data
 from tiny_senses import write_all
 from tiny_squad import paragraphs, write_squad
@@ -90,18 +91,16 @@ def in_process(data, monkeypatch):
     trained = []
 
     def run_jobs(jobs, n_parallel, *, threads):
-        outcomes = []
         for job in jobs:
             if isinstance(job, TaskJob):
                 trained.append(job.config.out)
                 train(job.config)
-                outcomes.append(job.outcome_on_disk())
+                yield job, job.outcome_on_disk()
             else:
                 changes = [f"out={json.dumps(str(job.out))}", "steps=2", "batch_size=2", "unroll=4", "negatives=4"]
                 changes += ["model.projection_dim=4", "model.cell_dim=6", "model.max_characters=8"]
                 pretrain(load_config(PretrainConfig, job.file, changes), resume=True)
-                outcomes.append(JobOutcome())
-        return outcomes
+                yield job, JobOutcome()
 
     def read_small(path):
         table = read_table(path)
@@ -118,14 +117,14 @@ def in_process(data, monkeypatch):
 def test_every_table_in_small(scripts, data, in_process, bilm_folder, tmp_path):
     """All tables run in one folder: equal settings are trained once."""
     for name in ("table1", "table2", "table3", "table6", "taglm", "figure2", "gamma", "ablations", "figure1"):
-        scripts["table"].run(name, tmp_path, model=str(bilm_folder))
+        scripts["table"].run(name, tmp_path, records=tmp_path / "runs.json", model=str(bilm_folder))
         check_result(tmp_path / name / "result.json", name, n_more_claims=6 if name == "figure2" else 0)
     assert len(in_process) == len(set(in_process))
     in_process.clear()
-    scripts["table"].run("epochs", tmp_path, model=str(bilm_folder))
+    scripts["table"].run("epochs", tmp_path, records=tmp_path / "runs.json", model=str(bilm_folder))
     check_result(tmp_path / "epochs" / "result.json", "epochs")
     assert in_process == []  # all of its runs are runs of table 1
-    scripts["table"].run("table1", tmp_path / "empty", train=False)
+    scripts["table"].run("table1", tmp_path / "empty", records=tmp_path / "empty.json", train=False)
     result = json.loads((tmp_path / "empty" / "table1" / "result.json").read_text())
     assert (result["runs"], result["claims"]) == (0, [])
     assert result["missing"] == 36
@@ -145,7 +144,7 @@ def test_table_7_in_small(scripts, data, in_process, tmp_path, monkeypatch):
     (data / "runs").symlink_to(tmp_path)  # the table names runs/paper/models
     monkeypatch.setattr(scripts["finetune"], "SETTINGS", ["steps=2", "batch_size=2", "unroll=4", "negatives=4"])
     for _ in range(2):  # the second time, everything is there
-        scripts["table"].run("table7", Path("runs/paper"))
+        scripts["table"].run("table7", Path("runs/paper"), records=tmp_path / "runs.json")
     check_result(tmp_path / "paper" / "table7" / "result.json", "table7", n_more_claims=3)
     assert len(in_process) == 6
     result = json.loads((tmp_path / "paper" / "table7" / "result.json").read_text())
@@ -213,14 +212,23 @@ def test_paired_values_decide(scripts):
     assert compare("better", "words", [1.0], [2.0], "words")["verdict"] == "not decided: one seed"
 
 
-def test_a_run_keeps_the_commit_that_trained_it(scripts, tmp_path, monkeypatch):
-    results, file = scripts["results"], tmp_path / "commits.json"
-    monkeypatch.setattr(results, "find_commit", lambda: "aaaaaaa")
-    assert results.commits_of_runs(file, ["tasks/one"], trained_now=True) == "aaaaaaa"
-    monkeypatch.setattr(results, "find_commit", lambda: "bbbbbbb")
-    assert results.commits_of_runs(file, ["tasks/one", "tasks/two"], trained_now=True) == "aaaaaaa, bbbbbbb"
-    assert results.commits_of_runs(file, ["tasks/two"], trained_now=True) == "bbbbbbb"
-    assert results.commits_of_runs(file, ["tasks/two", "tasks/three"], trained_now=False) == "bbbbbbb, unknown"
+def test_a_recorded_run_is_not_trained_on_another_machine(
+    scripts, data, in_process, bilm_folder, tmp_path, monkeypatch
+):
+    """The result names the commits and the machines of all runs. The model of a recorded run is not here."""
+    records, model, results = tmp_path / "runs.json", str(bilm_folder), []
+    monkeypatch.setattr("torchelmo.tasks.table.records.find_commit", lambda: f"commit{len(in_process)}")
+    monkeypatch.setattr("torchelmo.tasks.table.records.machine_name", lambda: f"machine {len(in_process)}")
+    for name in ("one", "two"):
+        scripts["table"].run("table6", tmp_path / name, records=records, model=model)
+        results.append(json.loads((tmp_path / name / "table6" / "result.json").read_text()))
+    assert len(in_process) == 4
+    assert results[0] == results[1]
+    assert results[0]["commit"] == "commit1, commit2, commit3, commit4"
+    assert results[0]["machine"] == "machine 1; machine 2; machine 3; machine 4"
+    spec = {"table": "table6", "row": "POS", "columns": ["layer 1", "layer 2"], "rows": [], "title": ""}
+    with pytest.raises(SystemExit, match=mentions("'POS'", "record", "table6", "--records")):
+        scripts["oov"].run(spec, json.loads((tmp_path / "two" / "table6" / "table.json").read_text()))
 
 
 def test_the_page_shows_what_was_run_and_what_was_not(scripts, tmp_path):

@@ -31,7 +31,7 @@ def run(spec: Settings, found: Settings) -> Settings:
     """Return the accuracy of every column on both kinds of words, and the claims."""
     start = time.perf_counter()
     folders = {
-        cell["column"]: [Path(run["folder"]) for run in cell["runs"]]
+        cell["column"]: [model_folder(run, spec) for run in cell["runs"]]
         for cell in found["cells"]
         if cell["row"] == spec["row"] and cell["column"] in spec["columns"]
     }
@@ -64,6 +64,19 @@ def run(spec: Settings, found: Settings) -> Settings:
     tables = [{"title": "", "head": ["words", "number", *spec["columns"]], "rows": rows}]
     minutes = (time.perf_counter() - start) / 60
     return {"title": spec["title"], "tables": tables, "claims": claims, "runs": 0, "missing": 0, "minutes": minutes}
+
+
+def model_folder(run: Settings, spec: Settings) -> Path:
+    """Return the folder of a run. Exit if it is not on this machine: a record has the score, but not the model."""
+    folder = Path(run["folder"] or "no folder")
+    if (folder / "task.json").is_file():
+        return folder
+    raise SystemExit(
+        f"{folder}: expected the trained model of a run of {spec['row']!r}, found none. The probes are scored word by "
+        "word, which needs their models; a record of a run has only its scores. Train them in another folder: "
+        f"python experiments/paper/table.py {spec['table']} --rows {spec['row']} --out runs/oov --records "
+        "runs/oov/runs.json. Then run this script with --runs runs/oov."
+    )
 
 
 def answers(folder: Path) -> list[tuple[str, bool]]:

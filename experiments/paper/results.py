@@ -7,15 +7,12 @@ result.json of an experiment has
     claims                 [{"text", "row", "better", "than", "difference", "standard_error", "over", "verdict"}]
     runs, missing          the number of finished task runs, and of those that are not finished
     minutes                the duration of all of them by the clock, also of those that other tables share
-    commit, machine        the code that trained the runs (several commits if they differ), and the computer
+    commit, machine        the code that trained the runs, and the computer; several of them if the runs differ
 """
 
 import argparse
-import json
 import math
-import os
 import statistics
-import subprocess
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +20,7 @@ from typing import Any
 
 import torchelmo
 from torchelmo.files import write_json
-from torchelmo.runtime import processor_name
+from torchelmo.tasks.table.records import find_commit, machine_name
 from torchelmo.tasks.table.report import judge
 
 HERE = Path(__file__).parent
@@ -43,23 +40,9 @@ def run_analysis(description: str | None, run: Callable[[Settings, torchelmo.Elm
 
 
 def save_result(path: Path, result: Settings) -> None:
-    """Write a result with the machine and, unless the result names the commits of its runs, the commit."""
-    machine = f"{processor_name()}, {os.cpu_count()} cores"
+    """Write a result with the commit and the machine of this call, unless it names those of its runs."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"commit": find_commit(), **result, "machine": machine})
-
-
-def commits_of_runs(path: Path, folders: Sequence[str], *, trained_now: bool) -> str:
-    """Return the commits that trained the runs, and record those of new runs in the file `path`.
-
-    A run keeps the commit at which it was first seen. Runs that were trained in another way have an unknown commit.
-    """
-    known: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    now = find_commit() if trained_now else "unknown"
-    known |= {Path(folder).name: now for folder in folders if Path(folder).name not in known}
-    if trained_now:
-        write_json(path, known)
-    return ", ".join(sorted({known[Path(folder).name] for folder in folders}))
+    write_json(path, {"commit": find_commit(), **result, "machine": result.get("machine") or machine_name()})
 
 
 def result_of_table(spec: Settings, found: Settings) -> Settings:
@@ -93,7 +76,10 @@ def result_of_table(spec: Settings, found: Settings) -> Settings:
     ]
     if spec.get("plot") == "mixes":
         claims += _mix_claims(found["cells"])
+    commits, machines = ({run.get(key, "unknown") for run in runs} for key in ("commit", "machine"))
+    origin = {"commit": ", ".join(sorted(commits)), "machine": "; ".join(sorted(machines))} if runs else {}
     return {
+        **origin,
         "title": found["title"],
         "tables": [{"title": "", "head": head, "rows": rows}, *_mix_tables(found["cells"])],
         "claims": claims,
@@ -137,11 +123,6 @@ def _claim(text: str, row: str, better: Sequence[float], than: Sequence[float], 
 
 def read_toml(path: Path) -> Settings:
     return tomllib.loads(path.read_text(encoding="utf-8"))
-
-
-def find_commit() -> str:
-    run = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=HERE)
-    return run.stdout.strip() or "unknown"
 
 
 def _show_cell(cell: Settings | None) -> str:
