@@ -23,6 +23,7 @@ def read_tensors(
     optional: Collection[str] = (),
     dtypes: Collection[str] = FLOATS,
     int8: Collection[str] = (),
+    float16: Collection[str] = (),
     dtype: "torch.dtype | None" = None,
     advice: str = "Copy the file again.",
 ) -> dict[str, "Tensor"]:
@@ -38,6 +39,7 @@ def read_tensors(
         optional: Names in `expected` that may be missing.
         dtypes: The safetensors dtypes that are accepted.
         int8: Names of tensors that must be int8. Their copies are int8, too.
+        float16: Names of tensors whose copies are float16.
         dtype: The dtype of the other copies; default float32.
         advice: What to do about a damaged file, for error messages.
 
@@ -69,7 +71,8 @@ def read_tensors(
                 accepted = ("I8",) if name in int8 else dtypes
                 if kind not in accepted:
                     fail(f"{name}: expected the dtype {' or '.join(accepted)}, found {kind}.")
-            kinds = {name: torch.int8 if name in int8 else dtype or torch.float32 for name in names}
+            kinds = dict.fromkeys(names, dtype or torch.float32)
+            kinds |= dict.fromkeys(int8, torch.int8) | dict.fromkeys(float16, torch.float16)
             tensors = {name: file.get_tensor(name).to(kinds[name], copy=True) for name in names}
     except (SafetensorError, OSError) as error:
         raise WeightsError(

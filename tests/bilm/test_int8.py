@@ -156,6 +156,33 @@ def test_a_folder_gives_the_same_bits(bilm, tmp_path):
     assert back.fingerprint() == torchelmo.load(tmp_path / "again").fingerprint() != bilm.fingerprint()
 
 
+def test_the_linear_layers_of_the_encoder_are_float16(bilm, tmp_path):
+    bilm.save(tmp_path, dtype=torch.int8)
+    tensors = load_file(tmp_path / "model.safetensors")
+    half = {name for name, tensor in tensors.items() if tensor.dtype == torch.float16}
+    layers = ("highways.0.carry", "highways.0.transform", "highways.1.carry", "highways.1.transform", "projection")
+    assert half == {f"encoder.{name}.weight" for name in layers}
+    expected = Elmo(torchelmo.load(tmp_path)).embed(SENTENCES)
+    # Folders with float32 weights, and weights beyond the range of float16.
+    save_file(
+        {name: tensor.float() if name in half else tensor for name, tensor in tensors.items()},
+        tmp_path / "model.safetensors",
+    )
+    for one, other in zip(Elmo(torchelmo.load(tmp_path)).embed(SENTENCES), expected):
+        np.testing.assert_array_equal(one, other)
+    with torch.no_grad():
+        bilm.encoder.projection.weight[0, 0] = 1e6
+    bilm.save(tmp_path, dtype=torch.int8)
+    assert torchelmo.load(tmp_path).encoder.projection.weight[0, 0] == 65504
+
+
+def test_the_reference_encoder_of_an_int8_model_is_near_to_float32(bilm):
+    ids = bilm.token_ids(SENTENCES[:4])
+    exact = bilm.encoder(ids)
+    bilm.quantize()
+    torch.testing.assert_close(bilm.encoder(ids), exact, rtol=0, atol=2e-3)
+
+
 def test_int8_weights_can_be_turned_into_float32(bilm, tmp_path):
     quantized = copy.deepcopy(bilm)
     quantized.quantize()

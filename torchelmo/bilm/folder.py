@@ -55,7 +55,7 @@ class ModelCard(NamedTuple):
     lang: str | None = None  # language of the training text, whose rules split it into tokens; None if not known
     pretokenized: bool = False  # the training text was already split into tokens
     symbols: Symbols | None = None  # of a model that reads characters and words
-    int8: bool = False  # the LSTM weights are int8, with a scale for each output channel
+    int8: bool = False  # the LSTM weights are int8, with a scale for each output channel; the encoder's are float16
     mixes: Sequence[MixWeights] = ()
 
 
@@ -133,12 +133,14 @@ def read_card(folder: str | Path) -> ModelCard:
 def read_weights(folder: str | Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Read model.safetensors, which must contain tensors of exactly these shapes, int8 where `expected` is int8.
 
-    All other tensors are returned as float32.
+    All other tensors are returned as float32, or as float16 where `expected` is float16.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in expected.items()}
-    int8 = [name for name, tensor in expected.items() if tensor.dtype == torch.int8]
+    int8, float16 = (
+        [name for name, tensor in expected.items() if tensor.dtype == dtype] for dtype in (torch.int8, torch.float16)
+    )
     file = Path(folder) / "model.safetensors"
-    return read_tensors(file, shapes, what="the weights that config.json describes", int8=int8)
+    return read_tensors(file, shapes, what="the weights that config.json describes", int8=int8, float16=float16)
 
 
 def write_folder(

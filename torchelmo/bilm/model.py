@@ -20,7 +20,7 @@ from torchelmo.bilm.config import BiLMConfig
 from torchelmo.bilm.encoder import CharCNN, build_encoder, normal_
 from torchelmo.bilm.fast.encoder import unique_rows
 from torchelmo.bilm.fast.inference import FastInference
-from torchelmo.bilm.fast.int8 import Int8LSTM
+from torchelmo.bilm.fast.int8 import HalfLinear, Int8LSTM, quantize_module
 from torchelmo.bilm.folder import HubMethods, MixWeights, ModelCard, write_folder
 from torchelmo.bilm.lstm import LSTMState, ProjectedLSTM
 from torchelmo.config import config_to_dict
@@ -316,8 +316,7 @@ class BiLM(HubMethods, nn.Module):
         Args:
             folder: The folder; it is created if necessary.
             dtype: The type of the numbers in the file, such as torch.float16; default: that of the parameters.
-                torch.int8 rounds the weights of the LSTMs to int8 as `quantize` does, and leaves the others as they
-                are.
+                torch.int8 rounds the weights as `quantize` does.
 
         Raises:
             OutputExistsError: The folder contains files, but no model. It is left as it is.
@@ -327,35 +326,35 @@ class BiLM(HubMethods, nn.Module):
         about = self.config, self.vocabulary, self.origin, self.official_options, self.lang, self.pretokenized
         card = ModelCard(*about, self.symbols, int8, self.mixes)
         tensors = (self if int8 else self.dequantized()).own_tensors()
-        for name, lstm in self._named_lstms():
-            if int8 and isinstance(lstm, ProjectedLSTM):
-                tensors |= {f"{name}.{part}": tensor for part, tensor in Int8LSTM(lstm).state_dict().items()}
+        for name, module in self._roundable_modules() if int8 and not self.is_int8 else []:
+            tensors |= {f"{name}.{part}": tensor for part, tensor in quantize_module(module).state_dict().items()}
         write_folder(folder, card, tensors, dtype=None if int8 else dtype)
 
     @property
     def is_int8(self) -> bool:
         """Whether the weights of the LSTMs are int8."""
-        return any(isinstance(lstm, Int8LSTM) for _, lstm in self._named_lstms())
+        return any(isinstance(module, Int8LSTM) for module in self.modules())
 
     def quantize(self) -> None:
         """Round the weights of the LSTMs to int8, in place, with one scale for each output channel.
 
-        The model needs a quarter of the memory for them, and can no longer be trained. On CPUs with VNNI instructions
-        it runs as with `precision="int8"`, and otherwise in float32 with the rounded weights.
+        The weights of highway layers and of the character projection are rounded to float16. The model needs less than
+        a third of the memory, and can no longer be trained. On CPUs with VNNI instructions it runs as with
+        `precision="int8"`, and otherwise in float32 with the rounded weights.
         """
-        for direction in [] if self.is_int8 else self.config.directions:
-            lstms = self.direction_lstms(direction)
-            self.add_module(f"{direction}_lstms", nn.ModuleList(Int8LSTM(lstm) for lstm in lstms))
+        for name, module in [] if self.is_int8 else self._roundable_modules():
+            parent, _, child = name.rpartition(".")
+            self.get_submodule(parent).add_module(child, quantize_module(module))
 
     def dequantized(self) -> "BiLM":
-        """Return a copy with the weights of the LSTMs in float32; the model itself if they are not int8."""
+        """Return a copy with all weights in float32; the model itself if it is not in int8."""
         if not self.is_int8:
             return self
         tensors = self.own_tensors()
-        for name, lstm in self._named_lstms():
-            tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith(f"{name}.")}
-            if isinstance(lstm, Int8LSTM):
-                tensors |= {f"{name}.{part}": tensor for part, tensor in lstm.dequantize().state_dict().items()}
+        for name, module in self.named_modules():
+            if isinstance(module, (Int8LSTM, HalfLinear)):
+                tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith(f"{name}.")}
+                tensors |= {f"{name}.{part}": tensor for part, tensor in module.dequantize().state_dict().items()}
         with torch.device("meta"):
             bilm = BiLM(self.config, self.vocabulary, self.symbols)
         bilm.assign_parameters(tensors)
@@ -363,9 +362,9 @@ class BiLM(HubMethods, nn.Module):
             setattr(bilm, attribute, getattr(self, attribute))
         return bilm
 
-    def _named_lstms(self) -> list[tuple[str, ProjectedLSTM | Int8LSTM]]:
-        names = self.config.directions
-        return [(f"{name}_lstms.{j}", lstm) for name in names for j, lstm in enumerate(self.direction_lstms(name))]
+    def _roundable_modules(self) -> list[tuple[str, nn.Module]]:
+        """Return the modules with large weights by name: LSTMs, and the linear layers of the encoder."""
+        return [(name, one) for name, one in self.named_modules() if isinstance(one, (ProjectedLSTM, nn.Linear))]
 
     def own_tensors(self) -> dict[str, Tensor]:
         """Return all parameters by name; a tied softmax appears only once."""

@@ -28,8 +28,9 @@ from torchelmo.bilm.fast.products import (
     choose_product,
     has_half,
 )
-from torchelmo.runtime import in_parallel
+from torchelmo.runtime import in_parallel, release_freed_memory
 
+_FEW_WORDS = 128  # that "int8" encodes together, to need less memory
 _BLOCK = 32  # rows that are multiplied together where float16 kernels are missing
 
 
@@ -53,10 +54,14 @@ class FastEncoder:
             self.highways = in_parallel(_FastHighway, highways, embedding.device)  # packing uses one core
             self.projection: _Linear | None = None
             if encoder.projection is not None:
-                self.projection = _Linear(encoder.projection.weight, encoder.projection.bias, precision, tuning)
+                weight, bias = encoder.projection.weight, encoder.projection.bias
+                self.projection = _Linear(weight.to(bias.dtype), bias, precision, tuning)
             self.word_vectors = encoder.word_vectors.detach() if isinstance(encoder, CharWordCNN) else None
+        release_freed_memory()  # of joined and converted weights
 
     def __call__(self, ids: Tensor) -> Tensor:
+        if self.by_rows and len(ids) > _FEW_WORDS:
+            return torch.cat([self(words) for words in ids.split(_FEW_WORDS)])
         with torch.inference_mode():
             characters = ids if self.word_vectors is None else ids[:, :-1]
             features = self._convolve(characters)
@@ -107,7 +112,7 @@ class _FastHighway:
     """Compute gate and transform in one product."""
 
     def __init__(self, highway: Highway, precision: Precision, tuning: Tuning) -> None:
-        weight = torch.cat([highway.carry.weight, highway.transform.weight])
+        weight = torch.cat([highway.carry.weight, highway.transform.weight]).to(highway.carry.bias.dtype)
         bias = torch.cat([highway.carry.bias, highway.transform.bias])
         self.linear, self.by_rows = _Linear(weight, bias, precision, tuning), precision == "int8"
 

@@ -19,6 +19,7 @@ from torchelmo.bilm.fast.cache import TokenVectorCache
 from torchelmo.bilm.fast.encoder import FastEncoder
 from torchelmo.bilm.fast.int8 import WEIGHTS, Int8LSTM, Int8Steps, has_int8
 from torchelmo.bilm.fast.products import (
+    FEW_ROWS,
     ROW_CLASSES,
     Kernel,
     Kernels,
@@ -150,7 +151,7 @@ class FastInference:
         return "int8" if in_float32 and has_int8() else "float32"
 
     def _encoder_key(self) -> WeightsKey:
-        return self._versions["encoder"](self.encoder.parameters())
+        return self._versions["encoder"]((*self.encoder.parameters(), *self.encoder.buffers()))
 
     def _prepare(self, part: str, precision: Precision, key: Any, prepare: Callable[[], T]) -> T:
         """Return what was prepared for this key, or prepare it now."""
@@ -266,12 +267,15 @@ class Recurrence:
         if first.bias.device.type != "cpu" or first.bias.dtype != torch.float32:
             return self.kernels[0]
         threads = torch.get_num_threads()
-        kernels = [kernel for kernel in self.kernels if not kernel.in_threads or n > 1 or kernel is self.kernels[0]]
+        fixed, *others = self.kernels
+        small = fixed.product == "batched"
+        skipped = "packed" if small and rows < FEW_ROWS else ""  # such weights are not used for so few rows
+        others = [kernel for kernel in others if kernel.product != skipped and (n > 1 or not kernel.in_threads)]
         dims = f"{first.input_dim}-{first.cell_dim}-{first.projection_dim}"
         key = f"{self.precision}, {n} × {dims}, {rows} rows, {threads} threads, tuning {self.tuning}"
 
         def prepare(kernel: Kernel) -> Callable[[], Tensor]:
-            steps = [rows] * max(2, min(8, 128 // rows))
+            steps = [rows] * max(2, min(8 if small else 3, 128 // rows))
             x, hidden, cell = (
                 torch.zeros(n, size, dim)
                 for size, dim in ((sum(steps), first.input_dim), (rows, first.projection_dim), (rows, first.cell_dim))
@@ -280,7 +284,7 @@ class Recurrence:
             return lambda: layer.run(x, steps, hidden, cell, kernel)
 
         used = {product for product, j in self._layers}
-        chosen = choose_kernel(key, kernels, prepare)
+        chosen = choose_kernel(key, [fixed, *others], prepare)
         self._layer(chosen, 0)
         keep = used | {"joint" if chosen.product in ("batched", "joined") else chosen.product}
         for name in [name for name in self._layers if name[0] not in keep]:
@@ -307,14 +311,15 @@ class _SeparateLayer:
 
     def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor, kernel: Kernel) -> Tensor:
         """As `_Layer.run`."""
+        out = x.new_empty(*x.shape[:2], hidden.shape[-1])
 
-        def run_direction(d: int) -> Tensor:
+        def run_direction(d: int) -> None:
             with torch.inference_mode():  # the mode belongs to a thread
-                return self.directions[d].run(x[d], sizes, hidden[d], cell[d])
+                self.directions[d].run(x[d], sizes, hidden[d], cell[d], out[d])
 
-        if kernel.in_threads:
-            return torch.stack(in_parallel(run_direction, [(d,) for d in range(len(x))], x.device))
-        return torch.stack([run_direction(d) for d in range(len(x))])
+        for group in [range(len(x))] if kernel.in_threads else [[d] for d in range(len(x))]:
+            in_parallel(run_direction, [(d,) for d in group], x.device)  # a single direction uses all threads
+        return out
 
 
 class _Direction:
@@ -325,8 +330,8 @@ class _Direction:
         self.chunk = tuning.input_chunk // 4 if product == "int8" else tuning.input_chunk  # less memory
         self.steps = Int8Steps(lstm) if product == "int8" else _Steps(lstm, product, tuning)
 
-    def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor) -> Tensor:
-        """As `_Layer.run`, for one direction."""
+    def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor, out: Tensor) -> None:
+        """As `_Layer.run`, for one direction; `out` (n_tokens, projection_dim) is overwritten."""
         outputs: list[Tensor] = []
         before, n_rows = hidden, -1
         cell.mul_(2)
@@ -340,7 +345,8 @@ class _Direction:
                 outputs.append(before)
         cell.mul_(0.5)
         hidden[: len(before)] = before
-        return torch.cat(outputs) if outputs else x.new_empty(0, hidden.shape[-1])
+        if outputs:
+            torch.cat(outputs, out=out)
 
 
 class _Steps:

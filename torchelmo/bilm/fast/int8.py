@@ -1,4 +1,4 @@
-"""LSTM weights in int8, for inference on CPUs.
+"""Models with LSTM weights in int8, for inference on CPUs.
 
     x · W ≈ a · (round(127 x / a) · round(W / s)) · s / 127
 
@@ -254,6 +254,42 @@ class Int8LSTM(nn.Module):
         with torch.no_grad():
             result: tuple[Tensor, LSTMState] = self.dequantize()(x, mask, state)
         return result
+
+
+class HalfLinear(nn.Module):
+    """x · Wᵀ + b with W in float16, for the encoder of an int8 model. It has buffers instead of parameters.
+
+    Args:
+        like: The layer whose weight is rounded to float16. On the meta device, only the shapes are taken.
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, like: nn.Linear) -> None:
+        super().__init__()
+        weight, largest = like.weight.detach(), torch.finfo(torch.float16).max
+        rounded = torch.empty(weight.shape, dtype=torch.float16, device="meta")
+        self.register_buffer("weight", rounded if weight.is_meta else weight.clamp(-largest, largest).half())
+        self.register_buffer("bias", like.bias.detach())
+
+    def dequantize(self) -> nn.Linear:
+        """Return a layer with the same weights in float32."""
+        linear = nn.Linear(self.weight.shape[1], self.weight.shape[0], device="meta")
+        linear.load_state_dict({"weight": self.weight.to(self.bias.dtype), "bias": self.bias}, assign=True)
+        return linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., input_dim) -> (..., output_dim)."""
+        return F.linear(x, self.weight.to(x.dtype), self.bias)
+
+
+def quantize_module(module: nn.Module) -> "Int8LSTM | HalfLinear":
+    """Return an LSTM in int8, or a linear layer in float16."""
+    if isinstance(module, ProjectedLSTM):
+        return Int8LSTM(module)
+    assert isinstance(module, nn.Linear), type(module)
+    return HalfLinear(module)
 
 
 def int8_weight(lstm: ProjectedLSTM | Int8LSTM, name: str) -> Int8Weight:

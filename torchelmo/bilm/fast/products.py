@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 ROW_CLASSES = (1, 3, 8, 32, 128)  # rows per step for which kernels are measured
 _N_SAMPLES = 8  # values compared of a large parameter
 _SMALL = 1 << 13  # the most values of a small parameter
-FEW_ROWS = 4  # with fewer rows the plain product is the fastest on one thread
+FEW_ROWS = 2  # with fewer rows the plain product is the fastest on one thread
 
 
 @dataclass(frozen=True)
@@ -167,10 +167,12 @@ def list_kernels(weight: Tensor, precision: Precision, tuning: Tuning) -> list[K
     """Return the kernels for LSTMs with this state weight. The first is the fixed choice."""
     on_cpu = weight.device.type == "cpu"
     if precision == "int8":
-        return [Kernel("int8", in_threads=True), Kernel("int8")]
+        return [Kernel("int8"), Kernel("int8", in_threads=True)]
     if weight.numel() <= tuning.max_paired_weight or not on_cpu:
         joint = [Kernel("batched"), Kernel("joined")]
-        return [*joint, Kernel("packed", in_threads=True)] if on_cpu and has_packed() else joint
+        if not on_cpu or not has_packed():
+            return joint
+        return [*joint, Kernel("packed"), Kernel("packed", in_threads=True)]
     in_float32 = weight.dtype == torch.float32
     if precision == "float16" and in_float32 and has_half():
         return [Kernel("half"), Kernel("half", in_threads=True)]
