@@ -167,7 +167,7 @@ def list_kernels(weight: Tensor, precision: Precision, tuning: Tuning) -> list[K
     """Return the kernels for LSTMs with this state weight. The first is the fixed choice."""
     on_cpu = weight.device.type == "cpu"
     if precision == "int8":
-        return [Kernel("int8"), Kernel("int8", in_threads=True)]
+        return [Kernel("int8", in_threads=True), Kernel("int8")]
     if weight.numel() <= tuning.max_paired_weight or not on_cpu:
         joint = [Kernel("batched"), Kernel("joined")]
         if not on_cpu or not has_packed():
