@@ -96,9 +96,8 @@ class FastInference:
         if isinstance(encoder, WordEmbedding):
             vectors: Tensor = encoder(ids)
             return vectors.detach()
+        precision, key = self._usable(precision), (self._encoder_key(), self.tuning)
         with torch.autocast(ids.device.type, enabled=False):  # the fast paths choose their precision themselves
-            precision = self._usable(precision)
-            key = self._encoder_key(), self.tuning
             prepared = self._prepare("encoder", precision, key, lambda: FastEncoder(encoder, precision, self.tuning))
             return prepared(ids)
 
@@ -266,13 +265,12 @@ class Recurrence:
         first, n = self.lstms[0][0], len(self.backward)
         if first.bias.device.type != "cpu" or first.bias.dtype != torch.float32:
             return self.kernels[0]
-        threads = torch.get_num_threads()
         fixed, *others = self.kernels
         small = fixed.product == "batched"
-        skipped = "packed" if small and rows < FEW_ROWS else ""  # such weights are not used for so few rows
-        others = [kernel for kernel in others if kernel.product != skipped and (n > 1 or not kernel.in_threads)]
+        packs = rows >= FEW_ROWS or not small
+        others = [one for one in others if (n > 1 or not one.in_threads) and (packs or one.product != "packed")]
         dims = f"{first.input_dim}-{first.cell_dim}-{first.projection_dim}"
-        key = f"{self.precision}, {n} × {dims}, {rows} rows, {threads} threads, tuning {self.tuning}"
+        key = f"{self.precision}, {n} × {dims}, {rows} rows, {torch.get_num_threads()} threads, tuning {self.tuning}"
 
         def prepare(kernel: Kernel) -> Callable[[], Tensor]:
             steps = [rows] * max(2, min(8 if small else 3, 128 // rows))
@@ -332,21 +330,18 @@ class _Direction:
 
     def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor, out: Tensor) -> None:
         """As `_Layer.run`, for one direction; `out` (n_tokens, projection_dim) is overwritten."""
-        outputs: list[Tensor] = []
         before, n_rows = hidden, -1
         cell.mul_(2)
         for rows, some_sizes in _chunks(sizes, self.chunk // (4 * self.cell_dim)):
-            for size, added in zip(some_sizes, self.steps.inputs(x[rows]).split(some_sizes)):
+            parts = zip(some_sizes, self.steps.inputs(x[rows]).split(some_sizes), out[rows].split(some_sizes))
+            for size, added, after in parts:
                 if size != n_rows:  # at the start, and when sentences end
                     hidden[size : len(before)] = before[size:]
                     before, twice, n_rows = before[:size], cell[:size], size
                     output = x.new_empty(size, self.cell_dim)
-                before = self.steps.step(added, before, twice, output)
-                outputs.append(before)
+                before = after.copy_(self.steps.step(added, before, twice, output))
         cell.mul_(0.5)
         hidden[: len(before)] = before
-        if outputs:
-            torch.cat(outputs, out=out)
 
 
 class _Steps:
