@@ -16,6 +16,7 @@ from torchelmo.bilm.fast import encoder, int8
 from torchelmo.bilm.fast.int8 import Int8LSTM, Int8Product, Int8Weight, has_int8, quantize, sigmoid_rows
 from torchelmo.bilm.fast.training import run_training
 from torchelmo.errors import ConfigError, InputError, WeightsError
+from torchelmo.formats.convert import convert
 
 needs_int8 = pytest.mark.skipif(not has_int8(), reason="this machine has no int8 kernels")
 SENTENCES = [
@@ -197,6 +198,14 @@ def test_int8_weights_can_be_turned_into_float32(bilm, tmp_path):
     torchelmo.save_official(quantized, tmp_path / "official" / "options.json", tmp_path / "official" / "weights.hdf5")
     for name, tensor in torchelmo.load(tmp_path / "official").own_tensors().items():
         torch.testing.assert_close(tensor, back.own_tensors()[name])
+
+
+@pytest.mark.parametrize("form", ["folder", "official"])
+def test_int8_folders_are_converted_to_float32(bilm, tmp_path, form):
+    bilm.save(tmp_path / "int8", dtype=torch.int8)
+    done = convert(tmp_path / "int8", tmp_path / "float", to=form)
+    assert done.difference <= 1e-5
+    assert not torchelmo.load(tmp_path / "float").is_int8
 
 
 def test_int8_models_are_not_trained(bilm):

@@ -68,7 +68,8 @@ def convert(
     dtype: Annotated[
         Literal["float32", "float16", "int8"],
         typer.Option(
-            help="Type of the numbers in the file; float16 and int8 only for model folders. int8: the LSTMs' only."
+            help="Type of the numbers in the file; float16 and int8 only for model folders. int8: LSTMs in int8, the "
+            "encoder in float16."
         ),
     ] = "float32",
     overwrite: Overwrite = False,

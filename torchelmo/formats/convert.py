@@ -58,7 +58,7 @@ def convert(
         to: "folder" for config.json + model.safetensors, "official" for options.json + weights.hdf5. Default: the form
             that `source` does not have.
         dtype: The type of the numbers in the file; float16 and int8 only for model folders. "int8" rounds the weights
-            of the LSTMs, and leaves the others in float32.
+            of the LSTMs to int8, and the large ones of the encoder to float16.
         overwrite: Replace a model of the same form in `target`.
 
     Returns:
@@ -82,7 +82,8 @@ def convert(
         if bilm.vocabulary is None:
             (target / "vocab.txt").unlink(missing_ok=True)  # of the model that is replaced
         save_official(bilm, *(target / name for name in FILES["official"]))
-    difference = largest_difference(bilm, load(target.resolve()))
+    exact = bilm.dequantized() if dtype == "float32" else bilm  # an int8 model rounds its activations, too
+    difference = largest_difference(exact, load(target.resolve()))
     if dtype == "float32" and not difference <= _TOLERANCE:
         raise OutputError(
             f"{target}: was written, but its output differs from that of {source} by {difference:.1e}. "
