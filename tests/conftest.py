@@ -12,6 +12,7 @@ from official_files import WORDS, Official, random_official
 import torchelmo
 from torchelmo import BiLM
 from torchelmo.bilm.fast.products import Tuning
+from torchelmo.runtime import why_onednn_crashes
 
 # The same examples in every run and on every machine: a failure is found again by running the tests again.
 hypothesis.settings.register_profile(
@@ -26,6 +27,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("torchelmo")
 # Tests do not depend on timings, nor do their subprocesses; those of the choice of kernels change this.
 os.environ["TORCHELMO_KERNELS"] = "fixed"
+# Virtual machines on which oneDNN's AMX kernels crash, whether torchelmo or PyTorch calls them.
+if why_onednn_crashes():
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_FP16"
+    why_onednn_crashes.cache_clear()
 
 
 AS_FOR_LARGE_MODELS = Tuning(max_paired_weight=0, input_chunk=300, min_packed_weight=0)

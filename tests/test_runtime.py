@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from torchelmo import runtime
 from torchelmo.runtime import in_parallel, keep_freed_memory, release_freed_memory
 
 CPU = torch.device("cpu")
@@ -124,3 +125,24 @@ def test_other_systems_are_left_alone(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     assert keep_freed_memory() is False
     release_freed_memory()
+
+
+AMX = "processor\t: 0\ncpuid level\t: {}\nflags\t\t: fpu avx512f amx_bf16 amx_tile amx_int8\n\n"
+
+
+def test_amx_without_a_description_of_its_tiles_is_found():
+    assert runtime.hides_tiles(2 * AMX.format(28))
+    assert not runtime.hides_tiles(2 * AMX.format(32))
+    assert not runtime.hides_tiles(AMX.format(28).replace("amx", "avx"))
+    assert not runtime.hides_tiles("flags: amx_tile\n")
+    assert not runtime.hides_tiles("")
+
+
+def test_where_onednn_crashes_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runtime, "_read_cpuinfo", lambda: AMX.format(28))
+    for variable in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
+        monkeypatch.delenv(variable, raising=False)
+    why = runtime.why_onednn_crashes.__wrapped__
+    assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16" in why()
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert why() == ""

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from threading import Barrier
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ import torch
 from torchelmo.errors import ConfigError
 
 T = TypeVar("T")
+_TILE_LEAF = 29  # of CPUID
 log = logging.getLogger(__name__)
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # parameters of mallopt, from glibc's malloc.h
 
@@ -58,12 +60,39 @@ def choose_device(name: str) -> torch.device:
 @cache
 def processor_name() -> str:
     """Return the name of the processor, as the system gives it."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    except OSError:
-        names = []
+    lines = _read_cpuinfo().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
+
+
+def _read_cpuinfo() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # not Linux
+        return ""
+
+
+@cache
+def why_onednn_crashes() -> str:
+    """Return why bfloat16 and int8 products would kill this process, and what to do; empty if they would not.
+
+    Some virtual machines pass AMX instructions on to the guest, but not CPUID leaf 29, which describes the tiles.
+    oneDNN then configures no tiles, and the first AMX instruction is illegal.
+    """
+    chosen = any(name in os.environ for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"))
+    if chosen or not hides_tiles(_read_cpuinfo()):
+        return ""
+    return (
+        "this virtual machine announces AMX instructions but does not describe them, on which oneDNN crashes; "
+        "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16 in the environment before Python starts"
+    )
+
+
+def hides_tiles(cpuinfo: str) -> bool:
+    """Return whether a processor announces AMX but does not describe its tiles, by the text of /proc/cpuinfo."""
+    fields = {key.strip(): value.split() for key, _, value in (line.partition(":") for line in cpuinfo.splitlines())}
+    highest_leaf = int("".join(fields.get("cpuid level", [])) or _TILE_LEAF)
+    return "amx_tile" in fields.get("flags", []) and highest_leaf < _TILE_LEAF
 
 
 def in_parallel(function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], device: torch.device) -> list[T]:

@@ -260,8 +260,16 @@ def test_without_kernels_float32_is_used_and_said_once(bilm, monkeypatch, caplog
         has_int8.cache_clear()
 
 
+def test_kernels_that_would_crash_are_not_called(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: True, raising=False)
+    monkeypatch.setattr(int8, "why_onednn_crashes", lambda: "set ONEDNN_MAX_CPU_ISA")
+    monkeypatch.setattr(int8, "Int8Product", None)
+    assert int8._why_no_int8() == "set ONEDNN_MAX_CPU_ISA"
+
+
 def test_a_wrong_operator_is_not_used(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: True, raising=False)
+    monkeypatch.setattr(int8, "why_onednn_crashes", lambda: "")
     monkeypatch.setattr(int8, "Int8Product", lambda weight: lambda x: x @ weight.values.float() + 1)
     assert "wrong" in int8._why_no_int8()
 

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from torchelmo.bilm.lstm import FORGET_BIAS, LSTMState, ProjectedLSTM
 from torchelmo.errors import InputError
+from torchelmo.runtime import why_onednn_crashes
 
 log = logging.getLogger(__name__)
 WEIGHTS = ("input_weight", "state_weight", "projection")  # of an LSTM that are rounded
@@ -166,6 +167,8 @@ def _why_no_int8() -> str:
     # Without VNNI the kernels are slower, and sums of two products saturate at 16 bits.
     if not getattr(torch.cpu, "_is_vnni_supported", lambda: False)():
         return "the processor has no VNNI instructions"
+    if reason := why_onednn_crashes():
+        return reason
     values = torch.tensor([[127, -127], [127, 64]], dtype=torch.int8).repeat(8, 8)
     x = torch.ones(3, 16)
     try:
