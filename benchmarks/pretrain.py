@@ -75,7 +75,7 @@ def main() -> None:
     arguments = parse_arguments()
     result: dict[str, Any] = {"machine": machine(), "commit": commit(), "threads": arguments.threads, "rows": []}
     # One process per shape, so that their peak memories are independent.
-    print_header(f"{arguments.threads} threads; percentages are shares of the sgemm peak")
+    print_header(f"{arguments.threads} threads, {arguments.precision}; percentages are shares of the sgemm peak")
     print(
         "| cell-filters | sgemm GFLOP/s | tokens/s (max) | reference | speed-up | encoder | LSTMs | LSTMs in turn ",
         end="",
@@ -94,12 +94,13 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()
     shape, text = SHAPES[name], read_text(arguments.data) if arguments.data else make_text()
-    training = Training(shape, text, arguments.batch, arguments.unroll)
+    training = Training(shape, text, arguments.batch, arguments.unroll, arguments.precision)
     memory = {}
     for path in PATHS:
         reset_peak_memory()
         for _ in range(2):  # the first steps also start threads and allocate the optimizer state
-            training.step(path)
+            with training.autocast():
+                training.step(path)
         memory[path] = peak_memory()
     times: dict[str, list[float]] = {}
     peaks = []
@@ -108,7 +109,8 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         runs: dict[str, Callable[[], None]] = {path: partial(training.step, path) for path in PATHS}
         for what, run in (runs | training.parts()).items():
             start = time.perf_counter()
-            run()
+            with training.autocast():
+                run()
             times.setdefault(what, []).append(time.perf_counter() - start)
     seconds = {what: statistics.median(values) for what, values in times.items()}
     tokens, peak = arguments.batch * arguments.unroll, max(peaks)
@@ -130,8 +132,9 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 class Training:
     """A model in training, and the windows of its text."""
 
-    def __init__(self, shape: Shape, text: Text, batch: int, unroll: int) -> None:
+    def __init__(self, shape: Shape, text: Text, batch: int, unroll: int, precision: str = "float32") -> None:
         torch.manual_seed(0)
+        self.autocast = partial(torch.autocast, "cpu", torch.bfloat16, enabled=precision == "bfloat16")
         self.shape, self.text, self.batch, self.unroll = shape, text, batch, unroll
         self.bilm = BiLM(shape.config)
         self.parameters = list(self.bilm.parameters())
@@ -291,6 +294,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--unroll", type=int, default=20, help="tokens per row (default: 20)")
     parser.add_argument("--rounds", type=int, default=3, help="number of rounds (default: 3)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of both paths")
+    parser.add_argument(
+        "--precision", choices=("float32", "bfloat16"), default="float32", help="of matrix products (default: float32)"
+    )
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     return parser.parse_args()
 

@@ -44,7 +44,7 @@ from torchelmo.runs.optim import (
     restore_optimizer,
 )
 from torchelmo.runs.resume import RunFolder, check_inputs, check_settings, out_of_patience
-from torchelmo.runtime import step_seed
+from torchelmo.runtime import step_seed, why_onednn_crashes
 from torchelmo.text.vocabulary import Vocabulary
 
 KIND = "pretrain"
@@ -446,5 +446,5 @@ def _check_world(config: PretrainConfig, world: World) -> None:
             f"batch_size counts the rows of all ranks together: expected a multiple of {world.size}, "
             f"the number of ranks, got {config.batch_size}."
         )
-    if config.precision == "bfloat16" and world.device.type != "cuda":
-        raise ConfigError(f"precision = 'bfloat16' needs a CUDA device, this one is {world.device.type!r}.")
+    if config.precision == "bfloat16" and world.device.type == "cpu" and (reason := why_onednn_crashes()):
+        raise ConfigError(f"precision = 'bfloat16' is not available on this machine: {reason}.")

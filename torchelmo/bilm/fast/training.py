@@ -204,23 +204,35 @@ def run_layer(
 ) -> tuple[list[Tensor], list[LSTMState]]:
     """Run one layer of every direction: (steps, batch, input_dim), in reading order -> (steps, batch, projection_dim).
 
-    The returned states after the last step have no gradient.
+    The returned states after the last step have no gradient. Under autocast to bfloat16, the matrix products are
+    computed in bfloat16, and everything else in the dtype of the weights.
     """
     arguments: list[Tensor] = []
     for lstm, x, start in zip(lstms, inputs, starts):
         full = (tensor.to(lstm.bias.dtype) for tensor in (x, *start))  # autocast may have changed their dtype
         arguments += [*full, lstm.input_weight, lstm.state_weight, lstm.bias, lstm.projection]
-    clips = [Clips(lstm.cell_clip, lstm.projection_clip) for lstm in lstms]
-    results = _Layer.apply(clips, *arguments)  # type: ignore[no-untyped-call]
+    kind = arguments[0].device.type
+    in_bfloat16 = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
+    forms = [_Form(lstm.cell_clip, lstm.projection_clip, in_bfloat16) for lstm in lstms]
+    results = _Layer.apply(forms, *arguments)  # type: ignore[no-untyped-call]
     n = len(lstms)
     return list(results[:n]), [LSTMState(*pair) for pair in zip(results[n : 2 * n], results[2 * n :])]
 
 
-class Clips(NamedTuple):
-    """The limits of cell and output; None for no limit."""
+class _Form(NamedTuple):
+    """How the LSTM of one direction is computed."""
 
-    cell: float | None
-    projection: float | None
+    cell_clip: float | None  # the largest absolute value of a cell
+    projection_clip: float | None  # and of an output
+    in_bfloat16: bool  # multiply matrices in bfloat16
+
+    def operand(self, x: Tensor) -> Tensor:
+        """Return x in the dtype in which matrices are multiplied."""
+        return x.bfloat16() if self.in_bfloat16 else x
+
+    def multiply(self, a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
+        """Write the product of two operands to `out`."""
+        return out.copy_(torch.mm(a, b)) if self.in_bfloat16 else torch.mm(a, b, out=out)
 
 
 class _Saved(NamedTuple):
@@ -243,12 +255,12 @@ class _Layer(torch.autograd.Function):
     """The directions of one layer, each on its own thread."""
 
     @staticmethod
-    def forward(ctx: Any, clips: list[Clips], *arguments: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, forms: list[_Form], *arguments: Tensor) -> tuple[Tensor, ...]:
         groups = [arguments[i : i + 7] for i in range(0, len(arguments), 7)]
         device = arguments[0].device
         with torch.autocast(device.type, enabled=False):
-            results = in_parallel(_forward, [(clip, *group) for clip, group in zip(clips, groups)], device)
-        ctx.clips = clips
+            results = in_parallel(_forward, [(form, *group) for form, group in zip(forms, groups)], device)
+        ctx.forms = forms
         ctx.save_for_backward(*(tensor for saved in results for tensor in saved))
         hidden = [saved.hidden[-1].clone() for saved in results]
         cells = [saved.cells[-1].clone() for saved in results]
@@ -261,12 +273,12 @@ class _Layer(torch.autograd.Function):
         saved = [_Saved(*tensors[i : i + size]) for i in range(0, len(tensors), size)]
         device = gradients[0].device
         with torch.autocast(device.type, enabled=False):
-            results = in_parallel(_backward, list(zip(ctx.clips, saved, gradients)), device)
+            results = in_parallel(_backward, list(zip(ctx.forms, saved, gradients)), device)
         return (None, *(gradient for result in results for gradient in result))
 
 
 def _forward(
-    clips: Clips,
+    form: _Form,
     x: Tensor,
     hidden: Tensor,
     cell: Tensor,
@@ -280,55 +292,68 @@ def _forward(
     x = x.contiguous()
     start = bias.clone()
     start[2 * cell_dim : 3 * cell_dim] += FORGET_BIAS
-    gates = torch.addmm(start, x.flatten(0, 1), input_weight).view(steps, batch, 4 * cell_dim)
+    from_input, state_operand, projection_operand = map(form.operand, (input_weight, state_weight, projection))
+    if form.in_bfloat16:
+        products = torch.mm(form.operand(x.flatten(0, 1)), from_input).view(steps, batch, 4 * cell_dim)
+        gates = torch.empty_like(products, dtype=x.dtype)
+    else:
+        products = gates = torch.addmm(start, x.flatten(0, 1), from_input).view(steps, batch, 4 * cell_dim)
     unclipped, tanh_cells, squashed = x.new_empty(3, steps, batch, cell_dim)
     projected = x.new_empty(steps, batch, dim)
     cells, outputs = x.new_empty(1 + steps, batch, cell_dim), x.new_empty(1 + steps, batch, dim)
     cells[0], outputs[0] = cell, hidden
     for t in range(steps):
-        gate = gates[t].addmm_(outputs[t], state_weight)
+        gate = products[t].addmm_(form.operand(outputs[t]), state_operand)
+        if form.in_bfloat16:
+            gate = gates[t].copy_(gate).add_(start)
         i, j, f, o = gate.chunk(4, dim=1)
         # tanh(j) = 2 σ(2j) − 1: one call for all gates, and σ is three times as fast as tanh.
         j.mul_(2.0)
         gate.sigmoid_()
         j.mul_(2.0).sub_(1.0)
         torch.mul(f, cells[t], out=unclipped[t]).addcmul_(i, j)
-        _clip(unclipped[t], clips.cell, out=cells[t + 1])
+        _clip(unclipped[t], form.cell_clip, out=cells[t + 1])
         torch.mul(cells[t + 1], 2.0, out=tanh_cells[t]).sigmoid_().mul_(2.0).sub_(1.0)
         torch.mul(o, tanh_cells[t], out=squashed[t])
-        torch.mm(squashed[t], projection, out=projected[t])
-        _clip(projected[t], clips.projection, out=outputs[t + 1])
+        form.multiply(form.operand(squashed[t]), projection_operand, out=projected[t])
+        _clip(projected[t], form.projection_clip, out=outputs[t + 1])
     made = x, gates, unclipped, cells, tanh_cells, squashed, projected, outputs
     return _Saved(*made, input_weight, state_weight, projection)
 
 
-def _backward(clips: Clips, saved: _Saved, gradient: Tensor) -> tuple[Tensor, ...]:
+def _backward(form: _Form, saved: _Saved, gradient: Tensor) -> tuple[Tensor, ...]:
     """Return the gradients of all arguments of `_forward` except the first."""
     d_outputs = gradient.clone(memory_format=torch.contiguous_format)
     d_gates = torch.empty_like(saved.gates)
     d_bias = d_gates.new_zeros(d_gates.shape[-1])
     d_hidden, d_cell = torch.zeros_like(saved.hidden[0]), torch.zeros_like(saved.cells[0])
     part, other = torch.empty_like(d_cell), torch.empty_like(d_cell)
+    state_operand, projection_operand = form.operand(saved.state_weight).T, form.operand(saved.projection).T
+    operands = torch.empty_like(d_gates, dtype=torch.bfloat16) if form.in_bfloat16 else d_gates
     for t in reversed(range(len(d_outputs))):
         i, j, f, o = saved.gates[t].chunk(4, dim=1)
         d_i, d_j, d_f, d_o = d_gates[t].chunk(4, dim=1)
         tanh = saved.tanh_cells[t]
-        d_projected = _clip_backward(d_outputs[t].add_(d_hidden), saved.projected[t], clips.projection)
-        torch.mm(d_projected, saved.projection.T, out=part)
+        d_projected = _clip_backward(d_outputs[t].add_(d_hidden), saved.projected[t], form.projection_clip)
+        form.multiply(form.operand(d_projected), projection_operand, out=part)
         _sigmoid_backward(torch.mul(part, tanh, out=other), o, out=d_o)
         d_cell.add_(_tanh_backward(part.mul_(o), tanh, out=part))
-        _clip_backward(d_cell, saved.unclipped[t], clips.cell)
+        _clip_backward(d_cell, saved.unclipped[t], form.cell_clip)
         _sigmoid_backward(torch.mul(d_cell, j, out=part), i, out=d_i)
         _tanh_backward(torch.mul(d_cell, i, out=part), j, out=d_j)
         _sigmoid_backward(torch.mul(d_cell, saved.cells[t], out=part), f, out=d_f)
         d_cell.mul_(f)
         d_bias.add_(d_gates[t].sum(dim=0))
-        torch.mm(d_gates[t], saved.state_weight.T, out=d_hidden)
-    flat = d_gates.flatten(0, 1)
+        if form.in_bfloat16:
+            operands[t].copy_(d_gates[t])
+        form.multiply(operands[t], state_operand, out=d_hidden)
+    flat = operands.flatten(0, 1)
     both = torch.cat([saved.x, saved.hidden[:-1]], dim=2).flatten(0, 1)  # the inputs of the gates
-    d_input_weight, d_state_weight = torch.mm(both.T, flat).split([saved.x.shape[2], saved.hidden.shape[2]])
-    d_projection = torch.mm(saved.squashed.flatten(0, 1).T, d_outputs.flatten(0, 1))
-    d_x = torch.mm(flat, saved.input_weight.T).view_as(saved.x)
+    d_weights = torch.mm(form.operand(both).T, flat).to(both.dtype)
+    d_input_weight, d_state_weight = d_weights.split([saved.x.shape[2], saved.hidden.shape[2]])
+    squashed, d_projected = form.operand(saved.squashed.flatten(0, 1)), form.operand(d_outputs.flatten(0, 1))
+    d_projection = torch.mm(squashed.T, d_projected).to(both.dtype)
+    d_x = torch.mm(flat, form.operand(saved.input_weight).T).to(both.dtype).view_as(saved.x)
     return d_x, d_hidden, d_cell, d_input_weight, d_state_weight, d_bias, d_projection
 
 
