@@ -165,7 +165,8 @@ def _encode(bilm: BiLM, ids: list[Tensor], characters: Tensor | None, path: str)
         raise InputError("run_training: a model that reads characters needs `characters`, the ids of all word types.")
     types, position = torch.unique(torch.stack([each.T for each in ids]), return_inverse=True)
     rows = characters[types].long()
-    vectors = encode_types(encoder, rows) if path == "fast" else encoder(rows)
+    with torch.autocast("cpu", enabled=False):  # on CPUs, converting these tensors takes longer than bfloat16 saves
+        vectors = encode_types(encoder, rows) if path == "fast" else encoder(rows)
     return list(F.embedding(position, vectors).unbind())
 
 
