@@ -35,7 +35,7 @@ from torchelmo.lm.corpus import Corpus
 from torchelmo.lm.losses import Negatives, Sampler, sampled_loss
 from torchelmo.runs.config import OptimConfig
 from torchelmo.runs.optim import build_optimizer, clip_gradients
-from torchelmo.runtime import keep_freed_memory
+from torchelmo.runtime import keep_freed_memory, why_onednn_crashes
 from torchelmo.text.characters import CharacterEncoder
 from torchelmo.text.vocabulary import BEGIN, END, UNKNOWN
 
@@ -298,7 +298,10 @@ def parse_arguments() -> argparse.Namespace:
         "--precision", choices=("float32", "bfloat16"), default="float32", help="of matrix products (default: float32)"
     )
     parser.add_argument("--json", type=Path, help="also write the results to this file")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.precision == "bfloat16" and (reason := why_onednn_crashes()):
+        parser.error(f"--precision bfloat16 is not available here: {reason}.")
+    return given
 
 
 if __name__ == "__main__":

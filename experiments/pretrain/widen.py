@@ -23,19 +23,26 @@ def widen(bilm: BiLM, cells: int, projection: int, seed: int = 1) -> BiLM:
     """Return a model with more cells and a wider projection.
 
     Args:
-        bilm: A model that reads characters, with two separate directions.
+        bilm: A model that reads characters. Directions must be separate, the encoder needs a projection, and the
+            weights are not in int8.
         cells: The cells of the new model.
         projection: Its projection_dim.
         seed: Determines the new weights.
 
     Raises:
-        ConfigError: The new model would not be wider.
+        ConfigError: The new model would be narrower, or models of this kind cannot be widened.
     """
     old = bilm.config
     if cells < old.cell_dim or projection < old.projection_dim:
         raise ConfigError(f"widen: expected at least {old.cell_dim} cells, {old.projection_dim} projected; got less.")
+    if old.input != "characters" or old.joint or old.objective != "bilm" or not old.char_projection or bilm.is_int8:
+        raise ConfigError(
+            "widen: expected a model that reads characters, with a projection after the filters, separate directions, "
+            "objective = 'bilm' and floating-point weights."
+        )
     torch.manual_seed(seed)
     wide = BiLM(dataclasses.replace(old, cell_dim=cells, projection_dim=projection), vocabulary=bilm.vocabulary)
+    wide.lang, wide.pretokenized, wide.origin = bilm.lang, bilm.pretokenized, f"{bilm.origin}, widened"
     with torch.no_grad():
         for (name, new), before in zip(wide.named_parameters(), bilm.parameters(), strict=True):
             kind = name.rpartition(".")[2]
@@ -60,9 +67,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a model folder or name")
     parser.add_argument("out", type=Path, help="the folder of the new model")
-    parser.add_argument("--cells", type=int, required=True)
-    parser.add_argument("--projection", type=int, required=True)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cells", type=int, required=True, help="cells of the new LSTMs")
+    parser.add_argument("--projection", type=int, required=True, help="projection_dim of the new model")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the new weights (default: 1)")
     given = parser.parse_args()
     try:
         widen(torchelmo.load(given.model), given.cells, given.projection, given.seed).save(given.out)

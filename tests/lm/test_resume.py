@@ -38,11 +38,12 @@ def end_of(out):
         {},
         {"loss": "full", "optim": {}},
         {"reset_state": True},
-        {"optim": {"name": "muon", "lr": 0.02, "decay": "linear"}, "precision": "bfloat16"},
+        {"optim": {"name": "muon", "lr": 0.02, "decay": "linear"}},
+        {"precision": "bfloat16"},
         {"model": WORDS, "optim": {"name": "adam", "lr": 0.01, "decay": "cosine", "warmup": 3.0}},
         {"objective": "masked", "masks_per_window": 3, "model": {**MODEL, "joint": True}},
     ],
-    ids=["sampled, adamw", "full, adagrad", "reset state", "muon in bfloat16", "words, tied, adam", "masked"],
+    ids=["sampled, adamw", "full, adagrad", "reset state", "muon", "bfloat16", "words, tied, adam", "masked"],
 )
 def test_stopped_and_resumed_is_as_if_never_stopped(data, tmp_path, changes):
     settings = {"steps": 12, "log_every": 1, "evaluate_every": 4, "checkpoint_every": 100, **changes}

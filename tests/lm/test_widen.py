@@ -25,7 +25,9 @@ def build() -> BiLM:
 
 def test_a_wider_model_computes_the_same_and_learns_from_its_new_parts():
     narrow = build()
+    narrow.lang, narrow.pretokenized = "is", True
     wide = widen(narrow, 14, 8)
+    assert (wide.lang, wide.pretokenized) == ("is", True)
     ids = narrow.token_ids([["I", "took", "a", "bow"], ["bow"]])
     before, after = narrow(ids).layers, wide(ids).layers
     for old, new in zip(before.split(6, dim=-1), after.split(8, dim=-1)):
@@ -44,3 +46,8 @@ def test_a_wider_model_computes_the_same_and_learns_from_its_new_parts():
 def test_a_narrower_model_is_refused():
     with pytest.raises(ConfigError, match="10"):
         widen(build(), 8, 6)
+
+
+def test_models_of_other_kinds_are_refused():
+    with pytest.raises(ConfigError, match="characters"):
+        widen(BiLM(BiLMConfig(input="words", n_words=5, projection_dim=6, cell_dim=10)), 14, 8)
