@@ -33,13 +33,14 @@ from torchelmo.bilm.fast.products import (
     prepare_product,
 )
 from torchelmo.bilm.lstm import FORGET_BIAS, ProjectedLSTM
-from torchelmo.runtime import in_parallel
+from torchelmo.runtime import in_parallel, release_freed_memory
 
 T = TypeVar("T")
 LSTM = ProjectedLSTM | Int8LSTM
 State = tuple[Tensor, Tensor]  # hidden and cell (n_directions, n_layers, n_sentences, …), as in BiLMState
 # Tensors, because PyTorch converts a number in every call, which takes longer than the sum for a single sentence.
 _HALF, _TWO = torch.tensor(0.5), torch.tensor(2.0)
+_TRIM_FROM = 128  # int8 is for little memory: batches with this many words return what they freed at once
 
 
 class FastInference:
@@ -99,7 +100,10 @@ class FastInference:
         precision, key = self._usable(precision), (self._encoder_key(), self.tuning)
         with torch.autocast(ids.device.type, enabled=False):  # the fast paths choose their precision themselves
             prepared = self._prepare("encoder", precision, key, lambda: FastEncoder(encoder, precision, self.tuning))
-            return prepared(ids)
+            vectors = prepared(ids)
+            if precision == "int8" and len(ids) >= _TRIM_FROM:
+                release_freed_memory()
+            return vectors
 
     def run(
         self,
@@ -241,6 +245,8 @@ class Recurrence:
                 joint = self.lstms[j][0].input_dim > x.shape[1]  # reads both directions of the layer below
                 inputs = torch.stack([layers[j].flatten(1)[place] for place in places]) if joint else below
                 out = self._layer(kernel, j).run(inputs, packing.sizes, *state, kernel)
+                if self.precision == "int8" and len(x) >= _TRIM_FROM:
+                    release_freed_memory()
                 below = out.add_(below) if self.residual and j > 0 else out
                 for d, place in enumerate(places):
                     layers[j + 1, :, d].index_copy_(0, place, below[d])
