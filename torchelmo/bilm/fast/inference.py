@@ -291,8 +291,7 @@ class Recurrence:
         chosen = choose_kernel(key, [fixed, *others], prepare)
         self._layer(chosen, 0)
         keep = used | {"joint" if chosen.product in ("batched", "joined") else chosen.product}
-        for name in [name for name in self._layers if name[0] not in keep]:
-            del self._layers[name]  # prepared for the measurement only
+        self._layers = {name: layer for name, layer in self._layers.items() if name[0] in keep}  # drop others' weights
         return chosen
 
 
