@@ -81,7 +81,8 @@ def choose(config: BiLMConfig, rows: int) -> str:
     if kernel.product == "batched":
         return "batched directions"
     few = kernel.product == "packed" and rows < FEW_ROWS  # weights are packed, but not used so
-    name = "plain" if few else {"joined": "plain", "packed": "oneDNN packed"}.get(kernel.product, kernel.product)
+    names = {"joined": "plain", "packed": "oneDNN packed", "always packed": "oneDNN packed"}
+    name = "plain" if few else names.get(kernel.product, kernel.product)
     return f"{name}, {'one thread per direction' if kernel.in_threads else 'sequential'}"
 
 

@@ -160,8 +160,11 @@ ZEN = "vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2 avx512f avx512_bf16\n"
         ("", False),
     ],
 )
-def test_onednn_is_preferred_where_mkl_does_not_use_avx_512(cpuinfo: str, expected: bool):
-    assert runtime.prefers_onednn(cpuinfo) is expected
+def test_onednn_is_preferred_where_mkl_does_not_use_avx_512(
+    cpuinfo: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(runtime, "_read_cpuinfo", lambda: cpuinfo)
+    assert runtime.prefers_onednn() is expected
 
 
 @pytest.fixture

@@ -122,7 +122,7 @@ def onednn_products(device: torch.device) -> Iterator[bool]:
         Whether oneDNN is used.
     """
     global _onednn_users
-    usable = device.type == "cpu" and prefers_onednn(_read_cpuinfo()) and _onednn_is_exact()
+    usable = device.type == "cpu" and prefers_onednn() and _onednn_is_exact()
     with _ONEDNN_LOCK:
         used = usable and (_onednn_users > 0 or torch.get_float32_matmul_precision() == "highest")
         if used:
@@ -137,9 +137,9 @@ def onednn_products(device: torch.device) -> Iterator[bool]:
                 torch.set_float32_matmul_precision("highest")
 
 
-def prefers_onednn(cpuinfo: str) -> bool:
-    """Return whether MKL does not use AVX-512 although the processor has it, by the text of /proc/cpuinfo."""
-    fields = _cpuinfo_fields(cpuinfo)
+def prefers_onednn() -> bool:
+    """Return whether MKL does not use AVX-512 although the processor has it: on processors of AMD."""
+    fields = _cpuinfo_fields(_read_cpuinfo())
     return fields.get("vendor_id") == ["AuthenticAMD"] and "avx512f" in fields.get("flags", [])
 
 

@@ -159,3 +159,16 @@ def test_wrong_settings_are_named(bilm, monkeypatch):
     monkeypatch.setenv("TORCHELMO_KERNELS", "quick")
     with pytest.raises(ConfigError, match=mentions("TORCHELMO_KERNELS", "fixed", "'quick'")):
         Elmo(bilm).embed(SENTENCES)
+
+
+@pytest.mark.skipif(not products.has_packed(), reason="this PyTorch has no packed products")
+def test_single_rows_use_packed_weights_where_plain_products_are_slow(bilm, monkeypatch):
+    expected = Elmo(bilm).embed(SENTENCES, kernels="fixed")  # batched directions
+    for slow, names in ((True, {"always packed"}), (False, {"packed"})):
+        monkeypatch.setattr(products, "prefers_onednn", lambda slow=slow: slow)
+        kernels = list_kernels(bilm.forward_lstms[0].state_weight, "float32", LARGE)
+        assert {kernel.product for kernel in kernels} == names
+        bilm.fast._prepared.clear()
+        bilm.fast.tuning = LARGE
+        for one, other in zip(Elmo(bilm).embed(SENTENCES, kernels="fixed"), expected):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from torchelmo.errors import ConfigError, OutputError
 from torchelmo.files import atomic_write
-from torchelmo.runtime import processor_name, release_freed_memory
+from torchelmo.runtime import prefers_onednn, processor_name, release_freed_memory
 
 Precision = Literal["float32", "float16", "int8"]
 Kernels = Literal["measured", "fixed"]
@@ -117,11 +117,11 @@ def choose_product(weight: Tensor, precision: Precision, tuning: Tuning) -> Prod
 
 
 def prepare_product(weight: Tensor, kind: str, tuning: Tuning) -> Product:
-    """Return the product of a kernel, "plain", "packed" or "half", for any number of rows; plain for small weights."""
+    """Return the product of a kernel for any number of rows; plain for small weights."""
     if kind == "half" and weight.numel() >= tuning.min_half_weight:
         return HalfProduct(weight)
-    if kind == "packed" and weight.numel() >= tuning.min_packed_weight:
-        return PackedForMany(weight)
+    if kind in ("packed", "always packed") and weight.numel() >= tuning.min_packed_weight:
+        return PackedForMany(weight) if kind == "packed" else PackedProduct(weight)
     return PlainProduct(weight)
 
 
@@ -156,7 +156,8 @@ def is_available(kind: Any, message: str) -> bool:
 class Kernel(NamedTuple):
     """A way to run the LSTMs of one layer."""
 
-    product: str  # "batched", "joined": the gates of all directions together; "plain", "packed", "half", "int8"
+    # "batched", "joined": the gates of all directions together; "plain", "half", "int8"; "packed": plain for one row
+    product: str  # and packed for several; "always packed"
     in_threads: bool = False  # each direction on its own thread; otherwise one after the other, with all threads
 
     def __str__(self) -> str:
@@ -177,6 +178,8 @@ def list_kernels(weight: Tensor, precision: Precision, tuning: Tuning) -> list[K
     if precision == "float16" and in_float32 and has_half():
         return [Kernel("half"), Kernel("half", in_threads=True)]
     kind = "packed" if in_float32 and has_packed() else "plain"
+    if kind == "packed" and prefers_onednn():  # plain products of a single row are slow, too
+        return [Kernel("always packed"), Kernel("always packed", in_threads=True)]
     return [Kernel(kind, in_threads=True), Kernel(kind)]
 
 
