@@ -5,6 +5,7 @@
 Every number is the time of one step of one layer in both directions, with the product with the input. "batched" and
 "joined" are kernels of torchelmo. The other loops run one direction after the other, or each direction in a thread.
 `torch._VF.lstm` is the loop of `nn.LSTM(proj_size=…)` in C++. It does not clip, so it cannot replace the others.
+`--compile` adds `torch.compile`, which needs a C++ compiler and half a minute for each number of rows.
 """
 
 import argparse
@@ -35,7 +36,7 @@ def main() -> None:
     with torch.inference_mode():
         for shape in given.shapes:
             for number, rows in enumerate(given.rows):
-                runs = make_loops(SHAPES[shape], rows)
+                runs = make_loops(SHAPES[shape], rows, compiled=given.compile)
                 if number == 0:
                     print(f"| {shape} | {' | '.join(runs)} |\n|---{'|---' * len(runs)}|")
                 found = " | ".join(f"{micros:,.0f}" for micros in medians(list(runs.values()), given.rounds))
@@ -43,7 +44,7 @@ def main() -> None:
             print()
 
 
-def make_loops(config: BiLMConfig, rows: int) -> dict[str, Callable[[], object]]:
+def make_loops(config: BiLMConfig, rows: int, *, compiled: bool = False) -> dict[str, Callable[[], object]]:
     """Return the loops by name, each over the same steps of `rows` rows."""
     dim, cell = config.projection_dim, config.cell_dim
     lstms = [
@@ -76,7 +77,7 @@ def make_loops(config: BiLMConfig, rows: int) -> dict[str, Callable[[], object]]
         warnings.simplefilter("ignore")  # torch.jit is deprecated, and oneDNN has no LSTM with projections
         scripted: Callable[..., None] = torch.jit.script(run_steps)
         plain(steps)
-    return {
+    loops: dict[str, Callable[[], object]] = {
         "batched": lambda: layer.run(x, sizes, *state(), Kernel("batched")),
         "joined": lambda: layer.run(x, sizes, *state(), Kernel("joined")),
         "Python loop, in turn": partial(run, run_steps, False),
@@ -85,6 +86,10 @@ def make_loops(config: BiLMConfig, rows: int) -> dict[str, Callable[[], object]]
         "TorchScript loop, in threads": partial(run, scripted, True),
         "`torch._VF.lstm`, no clipping": lambda: plain(steps),
     }
+    if compiled:
+        loop = torch.compile(run_steps, dynamic=False)
+        loops["compiled loop, in turn"] = partial(run, loop, False)
+    return loops
 
 
 def run_steps(
@@ -117,6 +122,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["small"], help="published shapes")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32], help="rows per step (default: 1 8 32)")
     parser.add_argument("--rounds", type=int, default=15, help="number of rounds (default: 15)")
+    parser.add_argument("--compile", action="store_true", help="also measure torch.compile, which needs a C++ compiler")
     return parser.parse_args()
 
 
