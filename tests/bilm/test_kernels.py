@@ -172,3 +172,22 @@ def test_single_rows_use_packed_weights_where_plain_products_are_slow(bilm, monk
         bilm.fast.tuning = LARGE
         for one, other in zip(Elmo(bilm).embed(SENTENCES, kernels="fixed"), expected):
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+@pytest.mark.skipif(not products.has_packed(), reason="this PyTorch has no packed products")
+def test_the_fixed_kernel_of_small_models_depends_on_the_processor_and_the_number_of_rows(bilm, monkeypatch):
+    bilm.fast.tuning = Tuning(min_packed_weight=0)
+    kernels = list_kernels(bilm.forward_lstms[0].state_weight, "float32", bilm.fast.tuning)
+
+    def fixed() -> list[str]:
+        return [products.list_candidates(kernels, rows, 2)[0].product for rows in (1, 3, 8, 32)]
+
+    monkeypatch.setattr(products, "prefers_onednn", lambda: False)
+    assert fixed() == ["batched"] * 4
+    expected = Elmo(bilm).embed(SENTENCES, kernels="fixed")
+    monkeypatch.setattr(products, "prefers_onednn", lambda: True)
+    assert fixed() == ["batched", "batched", "packed", "packed"]
+    for one, other in zip(Elmo(bilm).embed(SENTENCES, kernels="fixed"), expected):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+    (_, prepared) = bilm.fast._prepared["lstms", "float32"]
+    assert {product for product, _ in prepared._layers} == {"joint", "packed"}

@@ -19,7 +19,6 @@ from torchelmo.bilm.fast.cache import TokenVectorCache
 from torchelmo.bilm.fast.encoder import FastEncoder
 from torchelmo.bilm.fast.int8 import WEIGHTS, Int8LSTM, Int8Steps, has_int8
 from torchelmo.bilm.fast.products import (
-    FEW_ROWS,
     ROW_CLASSES,
     Kernel,
     Kernels,
@@ -29,6 +28,7 @@ from torchelmo.bilm.fast.products import (
     WeightsVersion,
     choose_kernel,
     kernels_setting,
+    list_candidates,
     list_kernels,
     prepare_product,
 )
@@ -236,7 +236,7 @@ class Recurrence:
         hidden_after, cell_after = torch.empty_like(hidden), torch.empty_like(cell)
         with torch.inference_mode():
             packing = pack(lengths, x.device)
-            kernel = self.choose(packing.sizes) if kernels == "measured" else self.kernels[0]
+            kernel = self.choose(packing.sizes, measure=kernels == "measured")
             places = [packing.backward if backward else packing.forward for backward in self.backward]
             below = torch.stack([x[place] for place in places])
             layers[0] = x.unsqueeze(1)
@@ -264,17 +264,15 @@ class Recurrence:
             )
         return self._layers[product, j]
 
-    def choose(self, sizes: Sequence[int]) -> Kernel:
-        """Return the fastest kernel for steps of these sizes, measured with the first layer."""
+    def choose(self, sizes: Sequence[int], *, measure: bool = True) -> Kernel:
+        """Return the kernel for steps of these sizes: the fastest one of the first layer, or without measuring."""
         mean = sum(sizes) / max(1, len(sizes))
         rows = min(ROW_CLASSES, key=lambda rows: abs(math.log(rows / max(1.0, mean))))
         first, n = self.lstms[0][0], len(self.backward)
-        if first.bias.device.type != "cpu" or first.bias.dtype != torch.float32:
-            return self.kernels[0]
-        fixed, *others = self.kernels
-        small = fixed.product == "batched"
-        packs = rows >= FEW_ROWS or not small
-        others = [one for one in others if (n > 1 or not one.in_threads) and (packs or one.product != "packed")]
+        kernels = list_candidates(self.kernels, rows, n)
+        if not measure or first.bias.device.type != "cpu" or first.bias.dtype != torch.float32:
+            return kernels[0]
+        small = self.kernels[0].product == "batched"
         dims = f"{first.input_dim}-{first.cell_dim}-{first.projection_dim}"
         key = f"{self.precision}, {n} × {dims}, {rows} rows, {torch.get_num_threads()} threads, tuning {self.tuning}"
 
@@ -288,7 +286,7 @@ class Recurrence:
             return lambda: layer.run(x, steps, hidden, cell, kernel)
 
         used = {product for product, j in self._layers}
-        chosen = choose_kernel(key, [fixed, *others], prepare)
+        chosen = choose_kernel(key, kernels, prepare)
         self._layer(chosen, 0)
         keep = used | {"joint" if chosen.product in ("batched", "joined") else chosen.product}
         self._layers = {name: layer for name, layer in self._layers.items() if name[0] in keep}  # drop others' weights

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 ROW_CLASSES = (1, 3, 8, 32, 128)  # rows per step for which kernels are measured
 _N_SAMPLES = 8  # values compared of a large parameter
 _SMALL = 1 << 13  # the most values of a small parameter
+_MANY_ROWS = 8  # from here on, oneDNN is faster than MKL's batched product where MKL does not use AVX-512
 FEW_ROWS = 2  # with fewer rows the plain product is the fastest on one thread
 
 
@@ -165,13 +166,13 @@ class Kernel(NamedTuple):
 
 
 def list_kernels(weight: Tensor, precision: Precision, tuning: Tuning) -> list[Kernel]:
-    """Return the kernels for LSTMs with this state weight. The first is the fixed choice."""
+    """Return the kernels for LSTMs with this state weight, the best one for most processors first."""
     on_cpu = weight.device.type == "cpu"
     if precision == "int8":
         return [Kernel("int8", in_threads=True), Kernel("int8")]
     if weight.numel() <= tuning.max_paired_weight or not on_cpu:
         joint = [Kernel("batched"), Kernel("joined")]
-        if not on_cpu or not has_packed():
+        if not on_cpu or weight.numel() < tuning.min_packed_weight or not has_packed():
             return joint
         return [*joint, Kernel("packed"), Kernel("packed", in_threads=True)]
     in_float32 = weight.dtype == torch.float32
@@ -181,6 +182,18 @@ def list_kernels(weight: Tensor, precision: Precision, tuning: Tuning) -> list[K
     if kind == "packed" and prefers_onednn():  # plain products of a single row are slow, too
         return [Kernel("always packed"), Kernel("always packed", in_threads=True)]
     return [Kernel(kind, in_threads=True), Kernel(kind)]
+
+
+def list_candidates(kernels: Sequence[Kernel], rows: int, n_directions: int) -> list[Kernel]:
+    """Return the kernels to measure for steps of about `rows` rows; the first is the fixed choice."""
+    small = kernels[0].product == "batched"
+    packed = Kernel("packed")
+    batched_is_slow = small and rows >= _MANY_ROWS and packed in kernels and prefers_onednn()
+    fixed = packed if batched_is_slow else kernels[0]
+    others = [kernel for kernel in kernels if kernel != fixed and (n_directions > 1 or not kernel.in_threads)]
+    if small and rows < FEW_ROWS:  # packed kernels use the plain product
+        others = [kernel for kernel in others if kernel.product != "packed"]
+    return [fixed, *others]
 
 
 def kernels_setting() -> Kernels:
