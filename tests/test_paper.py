@@ -212,6 +212,25 @@ def test_paired_values_decide(scripts):
     assert compare("better", "words", [1.0], [2.0], "words")["verdict"] == "not decided: one seed"
 
 
+def test_how_little_data_is_enough_is_interpolated(scripts):
+    reach = scripts["results"].reach
+    assert reach([0.01, 0.1, 1.0], [10.0, 20.0, 30.0], 15.0) == pytest.approx(0.01 * 10**0.5)
+    assert reach([0.01, 0.1, 1.0], [10.0, 20.0, 30.0], 40.0) is None
+    assert reach([0.01, 0.1, 1.0], [10.0, 20.0, 30.0], 5.0) == 0.01
+    assert reach([0.1, 0.2, 1.0], [16.0, 14.0, 20.0], 15.0) == pytest.approx(0.2 * 5 ** (1 / 6))  # from there on
+    cells = [
+        {"row": "POS", "column": name, "share": share, "mean": {"f1": mean}, "runs": [{"metric": "f1"}]}
+        for name, means in (("baseline", (10.0, 15.0)), ("with ELMo", (10.0, 20.0)))
+        for share, mean in zip((0.1, 1.0), means)
+    ]
+    spec = {"shares": [0.1, 1.0], "columns": [{"name": "baseline"}, {"name": "with ELMo"}], "rows": [{"name": "POS"}]}
+    by_place = {(cell["row"], cell["column"], cell["share"]): cell for cell in cells}
+    [table] = scripts["results"]._share_tables(spec, by_place)
+    assert table["rows"] == [["POS", 15.0, "32 %"]]
+    del by_place["POS", "baseline", 0.1]  # a cell that was not run
+    assert scripts["results"]._share_tables(spec, by_place) == []
+
+
 def test_a_recorded_run_is_not_trained_on_another_machine(
     scripts, data, in_process, bilm_folder, tmp_path, monkeypatch
 ):

@@ -81,7 +81,11 @@ def result_of_table(spec: Settings, found: Settings) -> Settings:
     return {
         **origin,
         "title": found["title"],
-        "tables": [{"title": "", "head": head, "rows": rows}, *_mix_tables(found["cells"])],
+        "tables": [
+            {"title": "", "head": head, "rows": rows},
+            *_share_tables(spec, cells),
+            *_mix_tables(found["cells"]),
+        ],
         "claims": claims,
         "runs": len(runs),
         "missing": n_expected - len(runs),
@@ -131,6 +135,41 @@ def _show_cell(cell: Settings | None) -> str:
     metric, n = cell["runs"][0]["metric"], len(cell["runs"])
     deviation = f" ± {cell['sd'][metric]:.2f}" if n > 1 else ""
     return f"{cell['mean'][metric]:.2f}{deviation} ({n})"
+
+
+def _share_tables(spec: Settings, cells: dict[tuple[str, str, float], Settings]) -> list[Settings]:
+    """Return how little data the last column needs for the score that the first one reaches with all data."""
+    shares = sorted(spec.get("shares", []))
+    first, last = spec["columns"][0]["name"], spec["columns"][-1]["name"]
+    rows = []
+    for name in (row["name"] for row in spec["rows"]):
+        of_row = {column: [cells.get((name, column, share)) for share in shares] for column in (first, last)}
+        if len(shares) < 2 or not all((*of_row[first], *of_row[last])):
+            continue
+        scores = {
+            column: [cell["mean"][cell["runs"][0]["metric"]] for cell in found if cell]
+            for column, found in of_row.items()
+        }
+        target = scores[first][-1]
+        needed = reach(shares, scores[last], target)
+        rows.append([name, target, "never" if needed is None else f"{100 * needed:.2g} %"])
+    head = ["task", f"{first}, all data", f"share with which “{last}” reaches it"]
+    return [{"title": "How little data is enough", "head": head, "rows": rows}] if rows else []
+
+
+def reach(shares: Sequence[float], scores: Sequence[float], target: float) -> float | None:
+    """Return the share from which on the scores reach a target, interpolated on a logarithmic scale; None: never.
+
+    >>> reach([0.01, 0.1, 1.0], [10.0, 20.0, 30.0], 15.0)
+    0.0316...
+    """
+    if scores[-1] < target:
+        return None
+    for i in reversed(range(len(shares) - 1)):
+        if scores[i] < target:
+            part = (target - scores[i]) / (scores[i + 1] - scores[i])
+            return float(shares[i] * (shares[i + 1] / shares[i]) ** part)
+    return shares[0]
 
 
 def _mix_claims(cells: Sequence[Settings]) -> list[Settings]:
