@@ -174,7 +174,7 @@ def list_kernels(weight: Tensor, precision: Precision, tuning: Tuning) -> list[K
         joint = [Kernel("batched"), Kernel("joined")]
         if not on_cpu or weight.numel() < tuning.min_packed_weight or not has_packed():
             return joint
-        return [*joint, Kernel("packed"), Kernel("packed", in_threads=True)]
+        return [*joint, Kernel("packed")]  # in threads it is slower: steps are short
     in_float32 = weight.dtype == torch.float32
     if precision == "float16" and in_float32 and has_half():
         return [Kernel("half"), Kernel("half", in_threads=True)]
