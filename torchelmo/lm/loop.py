@@ -27,7 +27,6 @@ from torchelmo.runs.distributed import World, distributed_context
 from torchelmo.runs.metrics import RecordLog, duration, read_records
 from torchelmo.runs.optim import clip_gradients, set_learning_rate
 from torchelmo.runs.resume import Stop, require_finite
-from torchelmo.runtime import onednn_products
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +106,6 @@ def pretrain(
     report = None
     with (
         distributed_context(config.device) as world,
-        onednn_products(world.device),
         open_run(config, world, resume=resume, overwrite=overwrite) as run,
     ):
         if world.rank == 0:
@@ -353,7 +351,7 @@ class Plan(NamedTuple):
 def make_plan(config: PretrainConfig, world: World, *, seconds: float = 5.0, max_steps: int = 50) -> Plan:
     """Train for about `seconds` and at most `max_steps` steps in a temporary folder, and estimate the whole run."""
     speeds = []
-    with tempfile.TemporaryDirectory(prefix="torchelmo-plan-") as folder, onednn_products(world.device):
+    with tempfile.TemporaryDirectory(prefix="torchelmo-plan-") as folder:
         probe = replace(
             config,
             out=Path(folder),

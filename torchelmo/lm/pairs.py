@@ -15,6 +15,7 @@ from torchelmo.lm.predict import Scores, scores
 from torchelmo.text.reading import malformed, parse_object
 from torchelmo.text.tokenize import tokenizer_for
 
+_ROUNDING = 1e-6  # relative: smaller differences of log-probabilities come from float32
 _FORMAT = 'JSON lines of BLiMP: {"sentence_good": "…", "sentence_bad": "…", "UID": "…"}.'
 
 
@@ -35,8 +36,8 @@ class PairScore(NamedTuple):
     in_vocabulary: bool  # whether the vocabulary has all words in which the sentences differ
 
     def is_correct(self, direction: str) -> bool:
-        """Return whether the correct sentence is more probable. A tie is an error."""
-        return self.good[direction] > self.bad[direction]
+        """Return whether the correct sentence is more probable. A tie, up to float32 rounding, is an error."""
+        return self.good[direction] - self.bad[direction] > _ROUNDING * abs(self.bad[direction])
 
 
 class Accuracy(NamedTuple):
