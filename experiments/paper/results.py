@@ -140,18 +140,17 @@ def _show_cell(cell: Settings | None) -> str:
 def _share_tables(spec: Settings, cells: dict[tuple[str, str, float], Settings]) -> list[Settings]:
     """Return how little data the last column needs for the score that the first one reaches with all data."""
     shares = sorted(spec.get("shares", []))
+    if len(shares) < 2:
+        return []
     first, last = spec["columns"][0]["name"], spec["columns"][-1]["name"]
     rows = []
     for name in (row["name"] for row in spec["rows"]):
-        of_row = {column: [cells.get((name, column, share)) for share in shares] for column in (first, last)}
-        if len(shares) < 2 or not all((*of_row[first], *of_row[last])):
+        found = [cells.get((name, column, share)) for column in (first, last) for share in shares]
+        if None in found:
             continue
-        scores = {
-            column: [cell["mean"][cell["runs"][0]["metric"]] for cell in found if cell]
-            for column, found in of_row.items()
-        }
-        target = scores[first][-1]
-        needed = reach(shares, scores[last], target)
+        scores = [cell["mean"][cell["runs"][0]["metric"]] for cell in found]
+        target, scores = scores[len(shares) - 1], scores[len(shares) :]
+        needed = reach(shares, scores, target)
         rows.append([name, target, "never" if needed is None else f"{100 * needed:.2g} %"])
     head = ["task", f"{first}, all data", f"share with which “{last}” reaches it"]
     return [{"title": "How little data is enough", "head": head, "rows": rows}] if rows else []

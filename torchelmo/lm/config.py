@@ -63,7 +63,7 @@ class PretrainConfig(Config):
     tensorboard: bool = True  # write events to out/tensorboard if the package is installed
     threads: NonNegativeInt = 0  # of each process; 0: PyTorch's default
     device: str = "auto"  # cpu, cuda, cuda:1, …
-    precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products; bfloat16 needs a GPU or a fast CPU
+    precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products; bfloat16: GPUs, AMX, AMD's AVX512_BF16
     model: dict[str, Any] = field(default_factory=dict)  # BiLMConfig, without the number of words
     optim: OptimConfig = field(default_factory=OptimConfig)
 

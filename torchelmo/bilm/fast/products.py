@@ -157,8 +157,9 @@ def is_available(kind: Any, message: str) -> bool:
 class Kernel(NamedTuple):
     """A way to run the LSTMs of one layer."""
 
-    # "batched", "joined": the gates of all directions together; "plain", "half", "int8"; "packed": plain for one row
-    product: str  # and packed for several; "always packed"
+    # "batched", "joined": the gates of all directions together; "plain", "half", "int8", "always packed": one kind of
+    # product; "packed": plain for a single row, packed for several
+    product: str
     in_threads: bool = False  # each direction on its own thread; otherwise one after the other, with all threads
 
     def __str__(self) -> str:
@@ -166,7 +167,7 @@ class Kernel(NamedTuple):
 
 
 def list_kernels(weight: Tensor, precision: Precision, tuning: Tuning) -> list[Kernel]:
-    """Return the kernels for LSTMs with this state weight, the best one for most processors first."""
+    """Return the kernels for LSTMs with this state weight; the first is the fixed choice for a few rows."""
     on_cpu = weight.device.type == "cpu"
     if precision == "int8":
         return [Kernel("int8", in_threads=True), Kernel("int8")]
