@@ -8,6 +8,7 @@ direction after the other with all threads, instead of each direction in its own
 """
 
 import argparse
+import contextlib
 import json
 import statistics
 import time
@@ -35,7 +36,7 @@ from torchelmo.lm.corpus import Corpus
 from torchelmo.lm.losses import Negatives, Sampler, sampled_loss
 from torchelmo.runs.config import OptimConfig
 from torchelmo.runs.optim import build_optimizer, clip_gradients
-from torchelmo.runtime import keep_freed_memory, why_onednn_crashes
+from torchelmo.runtime import keep_freed_memory, onednn_products, why_onednn_crashes
 from torchelmo.text.characters import CharacterEncoder
 from torchelmo.text.vocabulary import BEGIN, END, UNKNOWN
 
@@ -93,6 +94,11 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Take one step on both paths and run every part once per round, so that other load affects all of them."""
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()
+    with contextlib.nullcontext() if arguments.plain_products else onednn_products(torch.device("cpu")):
+        return _measure(name, arguments)
+
+
+def _measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     shape, text = SHAPES[name], read_text(arguments.data) if arguments.data else make_text()
     training = Training(shape, text, arguments.batch, arguments.unroll, arguments.precision)
     memory = {}
@@ -296,6 +302,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of both paths")
     parser.add_argument(
         "--precision", choices=("float32", "bfloat16"), default="float32", help="of matrix products (default: float32)"
+    )
+    parser.add_argument(
+        "--plain-products", action="store_true", help="use PyTorch's own float32 products, even where oneDNN is faster"
     )
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     given = parser.parse_args()

@@ -165,3 +165,54 @@ def test_onednn_is_preferred_where_mkl_does_not_use_avx_512(
 ):
     monkeypatch.setattr(runtime, "_read_cpuinfo", lambda: cpuinfo)
     assert runtime.prefers_onednn.__wrapped__() is expected
+
+
+@pytest.fixture
+def _zen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "prefers_onednn", lambda: True)
+    monkeypatch.setattr(runtime, "_onednn_is_exact", lambda: True)
+
+
+@pytest.mark.usefixtures("_zen")
+def test_onednn_products_end_with_their_last_user():
+    first, second = runtime.onednn_products(CPU), runtime.onednn_products(CPU)
+    assert first.__enter__()
+    assert second.__enter__()
+    assert torch.get_float32_matmul_precision() == "medium"
+    first.__exit__(None, None, None)
+    assert torch.get_float32_matmul_precision() == "medium"
+    second.__exit__(None, None, None)
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.usefixtures("_zen")
+def test_onednn_products_are_for_training_on_a_cpu_and_leave_a_setting_of_the_user():
+    with runtime.onednn_products(torch.device("cuda")) as used:
+        assert not used
+    torch.set_float32_matmul_precision("high")
+    try:
+        with runtime.onednn_products(CPU) as used:
+            assert not used
+            assert torch.get_float32_matmul_precision() == "high"
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_onednn_products_are_used_only_if_they_round_as_float32(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runtime, "prefers_onednn", lambda: True)
+    a, b = torch.randn(2, 70, 70, generator=torch.Generator().manual_seed(0))
+    with runtime.onednn_products(CPU) as used:
+        assert used is runtime._onednn_is_exact()
+        torch.testing.assert_close(torch.mm(a, b).double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
+    monkeypatch.setattr(runtime, "_onednn_is_exact", lambda: False)
+    with runtime.onednn_products(CPU) as used:
+        assert not used
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (300, 700)])
+def test_transpose_is_a_contiguous_copy(shape: tuple[int, int]):
+    matrix = torch.randn(shape)
+    copy = runtime.transpose(matrix)
+    assert copy.is_contiguous()
+    torch.testing.assert_close(copy, matrix.T, rtol=0, atol=0)

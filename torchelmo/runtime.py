@@ -1,19 +1,21 @@
 """Process-wide settings and helpers: seeds, the device, worker threads, glibc malloc."""
 
+import contextlib
 import ctypes
 import hashlib
 import logging
 import os
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Lock
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from torchelmo.errors import ConfigError
 
@@ -21,6 +23,7 @@ T = TypeVar("T")
 _TILE_LEAF = 29  # of CPUID
 log = logging.getLogger(__name__)
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # parameters of mallopt, from glibc's malloc.h
+_PAGE, _HUGE_PAGES = 4096, 14  # bytes; MADV_HUGEPAGE of Linux
 
 
 def step_seed(*parts: object) -> int:
@@ -100,11 +103,59 @@ def _cpuinfo_fields(cpuinfo: str) -> dict[str, list[str]]:
     return {key.strip(): value.split() for key, _, value in (line.partition(":") for line in cpuinfo.splitlines())}
 
 
+_ONEDNN_LOCK = Lock()
+_onednn_users = 0
+
+
+@contextlib.contextmanager
+def onednn_products(device: torch.device) -> Iterator[bool]:
+    """Multiply float32 matrices with oneDNN where that is faster: for training on AMD processors with AVX-512.
+
+    PyTorch multiplies with Intel's MKL, which uses AVX2 on processors of AMD. oneDNN uses AVX-512 and has the same
+    float32 rounding, but needs more time for a single row, so inference chooses its own products.
+
+    It is a setting of the process, so products of other threads use oneDNN, too. It stays as it is if the program has
+    changed PyTorch's `float32_matmul_precision`.
+
+    Args:
+        device: The device of the training.
+
+    Yields:
+        Whether oneDNN is used.
+    """
+    global _onednn_users
+    usable = device.type == "cpu" and prefers_onednn() and _onednn_is_exact()
+    with _ONEDNN_LOCK:
+        used = usable and (_onednn_users > 0 or torch.get_float32_matmul_precision() == "highest")
+        if used:
+            _onednn_users += 1
+            torch.set_float32_matmul_precision("medium")
+    try:
+        yield used
+    finally:
+        with _ONEDNN_LOCK:
+            _onednn_users -= used
+            if used and not _onednn_users:
+                torch.set_float32_matmul_precision("highest")
+
+
 @cache
 def prefers_onednn() -> bool:
     """Return whether MKL does not use AVX-512 although the processor has it: on processors of AMD."""
     fields = _cpuinfo_fields(_read_cpuinfo())
     return fields.get("vendor_id") == ["AuthenticAMD"] and "avx512f" in fields.get("flags", [])
+
+
+@cache
+def _onednn_is_exact() -> bool:
+    """Return whether oneDNN multiplies float32 without rounding its operands to bfloat16, as it does with AMX."""
+    exact = torch.full((64, 64), 1.0 + 2.0**-12)  # bfloat16 rounds it to 1
+    before = torch.get_float32_matmul_precision()
+    with _ONEDNN_LOCK:
+        torch.set_float32_matmul_precision("medium")
+        product = torch.mm(exact, exact)
+        torch.set_float32_matmul_precision(before)
+    return torch.allclose(product.double(), exact.double() @ exact.double(), rtol=1e-6)
 
 
 def in_parallel(function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], device: torch.device) -> list[T]:
@@ -165,6 +216,20 @@ def release_freed_memory() -> None:
     trim = _glibc("malloc_trim")
     if trim is not None:
         trim(0)
+
+
+def transpose(matrix: Tensor) -> Tensor:
+    """Return a contiguous copy of the transpose.
+
+    Linux is asked to map it in pages of 2 MB, because mapping a large copy page by page takes longer than writing it.
+    """
+    copy = matrix.new_empty(matrix.shape[::-1])
+    madvise = _glibc("madvise") if copy.device.type == "cpu" else None
+    start = -(-copy.data_ptr() // _PAGE) * _PAGE
+    size = copy.data_ptr() + copy.nbytes - start
+    if madvise is not None and size > 0:
+        madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _HUGE_PAGES)  # advice: an error changes nothing
+    return copy.copy_(matrix.T)
 
 
 def _glibc(name: str) -> Any | None:

@@ -27,6 +27,7 @@ from torchelmo.runs.distributed import World, distributed_context
 from torchelmo.runs.metrics import RecordLog, duration, read_records
 from torchelmo.runs.optim import clip_gradients, set_learning_rate
 from torchelmo.runs.resume import Stop, require_finite
+from torchelmo.runtime import onednn_products
 
 log = logging.getLogger(__name__)
 
@@ -351,7 +352,7 @@ class Plan(NamedTuple):
 def make_plan(config: PretrainConfig, world: World, *, seconds: float = 5.0, max_steps: int = 50) -> Plan:
     """Train for about `seconds` and at most `max_steps` steps in a temporary folder, and estimate the whole run."""
     speeds = []
-    with tempfile.TemporaryDirectory(prefix="torchelmo-plan-") as folder:
+    with tempfile.TemporaryDirectory(prefix="torchelmo-plan-") as folder, onednn_products(world.device):
         probe = replace(
             config,
             out=Path(folder),

@@ -44,7 +44,7 @@ from torchelmo.runs.optim import (
     restore_optimizer,
 )
 from torchelmo.runs.resume import RunFolder, check_inputs, check_settings, out_of_patience
-from torchelmo.runtime import step_seed, why_onednn_crashes
+from torchelmo.runtime import onednn_products, step_seed, why_onednn_crashes
 from torchelmo.text.vocabulary import Vocabulary
 
 KIND = "pretrain"
@@ -85,7 +85,7 @@ def open_run(
 ) -> Iterator["Run"]:
     """Claim `config.out` for a run and build it: new, or as the last checkpoint there left it.
 
-    The folder stays locked inside the block. Nothing is changed in it before the run has been built without an error.
+    Inside the block, the folder is locked, and `onednn_products` is on. Until the run is built, no file is changed.
 
     Args:
         config: The settings.
@@ -99,7 +99,7 @@ def open_run(
     """
     world = world or World()
     claim = RunFolder(config.out, KIND, owned=OWNED, resume=resume, overwrite=overwrite, writes=world.rank == 0)
-    with claim as folder:
+    with claim as folder, onednn_products(world.device):
         run = Run(config, world, folder.checkpoint)
         if world.sum_over_ranks([float(run.progress.step)]) != [float(run.progress.step * world.size)]:
             raise ConfigError(

@@ -32,7 +32,7 @@ from torchelmo.runs.optim import (
     set_learning_rate,
 )
 from torchelmo.runs.resume import RunFolder, Stop, check_inputs, check_settings, out_of_patience, require_finite
-from torchelmo.runtime import choose_device, step_seed
+from torchelmo.runtime import choose_device, onednn_products, step_seed
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.elmo import ElmoLayers
 from torchelmo.tasks.inputs import TokenInput, build_characters, build_words
@@ -125,7 +125,8 @@ def train(config: TaskConfig, *, resume: bool = False, overwrite: bool = False, 
             save_task(config.out, setup.trained)
         else:
             run.restore(checkpoint, progress)
-        return run.train(stop)
+        with onednn_products(choose_device(config.device)):
+            return run.train(stop)
 
 
 def train_seeds(
