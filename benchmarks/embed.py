@@ -9,8 +9,8 @@
 Every implementation runs in a separate process, and they take turns. The tables show medians over several rounds. Each
 round starts with an empty cache of token vectors. The models have the published shapes and random weights. The first
 call is one sentence of 20 tokens in a new process, without kernels chosen by an earlier one; later processes read the
-choice from a file. On a machine with other work, `--threads 1 --cpu-time` gives times that can be compared: they
-exclude the time that other programs run.
+choice from a file. Times of import, load and first call are medians of a few processes. On a machine with other work,
+`--threads 1 --cpu-time` gives times that can be compared: they exclude the time that other programs run.
 
 Two columns compare the LSTMs with the limits of the machine: multiplying at the speed of a large float32 product, and
 reading the recurrent and projection weights from memory in every step. The larger one limits the speed. Weights that
@@ -24,6 +24,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +51,20 @@ class Worker:
     """A process that runs one implementation."""
 
     def __init__(
-        self, name: str, python: str, files: tuple[Path, Path], threads: int, *, checkout: Path | None = None
+        self,
+        name: str,
+        python: str,
+        files: tuple[Path, Path],
+        threads: int,
+        *,
+        checkout: Path | None = None,
+        choices: str = "choices",
     ) -> None:
         self.name = f"{name} before" if checkout else name
         worker = Path(__file__).with_name("worker.py")
         # -P: do not let modules in this folder shadow others of the same name, such as profile
         command = [python, "-P", str(worker), name, *map(str, files), str(threads)]
-        environment = os.environ | {"XDG_CACHE_HOME": str(files[0].parent / f"cache of {self.name}")}
+        environment = os.environ | {"XDG_CACHE_HOME": str(files[0].parent / f"{choices} of {self.name}")}
         if checkout:
             environment["PYTHONPATH"] = str(checkout.absolute())
         self.process = subprocess.Popen(
@@ -140,21 +149,16 @@ def measure_shape(shape: str, arguments: argparse.Namespace, result: dict[str, A
         pythons = dict.fromkeys(names, sys.executable)
         if arguments.allennlp:
             pythons["allennlp"] = str(arguments.allennlp / "bin" / "python")
-        workers = [Worker(name, python, files, arguments.threads) for name, python in pythons.items()]
+        processes = [partial(Worker, name, python, files, arguments.threads) for name, python in pythons.items()]
         if arguments.before:
-            workers += [
-                Worker(name, sys.executable, files, arguments.threads, checkout=arguments.before)
+            processes += [
+                partial(Worker, name, sys.executable, files, arguments.threads, checkout=arguments.before)
                 for name in names
                 if name in ("float32", "float16")
             ]
         one = [sentence for sentence in sample_sentences(arguments.text, 4000) if len(sentence) == 20][:1]
-        for worker in workers:
-            worker.startup["first call"] = worker.request("embed", sentences=one, batch=1)["seconds"]
-            if worker.name in ("float32", "float16", "int8"):
-                later = Worker(worker.name, sys.executable, files, arguments.threads)
-                worker.startup["in later processes"] = later.request("embed", sentences=one, batch=1)["seconds"]
-                later.close()
-        result["startup"][shape] = {worker.name: worker.startup for worker in workers}
+        result["startup"][shape] = measure_startup(processes, one, arguments.starts)
+        workers = [start() for start in processes]
         limits = workers[0].request("limits")
         result.setdefault("sgemm", limits["gflops"])
         result.setdefault("reading", limits["gigabytes"])
@@ -168,6 +172,26 @@ def measure_shape(shape: str, arguments: argparse.Namespace, result: dict[str, A
             measure_growth(shape, workers, arguments, result)
         for worker in workers:
             worker.close()
+
+
+def measure_startup(
+    processes: Sequence[Callable[..., Worker]], sentence: list[list[str]], n_starts: int
+) -> dict[str, dict[str, float]]:
+    """Start every process in turn, a few times: the medians of import, load and first call, by implementation."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for number in range(n_starts):
+        for start in processes:
+            for call in ("first call", "in later processes"):
+                worker = start(choices=f"choices {number}")
+                worker.startup[call] = worker.request("embed", sentences=sentence, batch=1)["seconds"]
+                for name, seconds in worker.startup.items():
+                    found.setdefault(worker.name, {}).setdefault(name, []).append(seconds)
+                worker.close()
+                if worker.name not in OURS:  # nothing is chosen by measuring
+                    break
+    return {
+        name: {what: statistics.median(seconds) for what, seconds in times.items()} for name, times in found.items()
+    }
 
 
 def clock(arguments: argparse.Namespace) -> str:
@@ -292,6 +316,9 @@ def parse_arguments() -> argparse.Namespace:
         choices=OURS,
         default=list(OURS),
         help="paths of torchelmo to measure (default: all)",
+    )
+    parser.add_argument(
+        "--starts", type=int, default=3, help="starts of each process for import, load and first call (default: 3)"
     )
     parser.add_argument("--before", type=Path, help="checkout of an earlier version, to measure float32 and float16 of")
     parser.add_argument(

@@ -49,7 +49,8 @@ class FastEncoder:
             layers = encoder.conv_layers()
             self.tables = _join_tables([_make_tables(embedding, layer.weight.detach()) for layer in layers])
             self.bias = torch.cat([layer.bias for layer in layers if layer.bias is not None])
-            has_half()  # tries the operator once, before the threads
+            if precision != "float32":
+                has_half()  # tries the operator once, before the threads
             highways = [(highway, precision, tuning) for highway in encoder.highway_layers()]
             self.highways = in_parallel(_FastHighway, highways, embedding.device)  # packing uses one core
             self.projection: _Linear | None = None

@@ -8,7 +8,7 @@ steps at once.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
@@ -35,7 +35,6 @@ from torchelmo.bilm.fast.products import (
 from torchelmo.bilm.lstm import FORGET_BIAS, ProjectedLSTM
 from torchelmo.runtime import in_parallel, release_freed_memory
 
-T = TypeVar("T")
 LSTM = ProjectedLSTM | Int8LSTM
 State = tuple[Tensor, Tensor]  # hidden and cell (n_directions, n_layers, n_sentences, …), as in BiLMState
 # Tensors, because PyTorch converts a number in every call, which takes longer than the sum for a single sentence.
@@ -100,7 +99,7 @@ class FastInference:
         precision, key = self._usable(precision), (self._encoder_key(), self.tuning)
         with torch.autocast(ids.device.type, enabled=False):  # the fast paths choose their precision themselves
             prepared = self._prepare("encoder", precision, key, lambda: FastEncoder(encoder, precision, self.tuning))
-            vectors = prepared(ids)
+            vectors = cast("Tensor", prepared(ids))
             if precision == "int8" and len(ids) >= _TRIM_FROM:
                 release_freed_memory()
             return vectors
@@ -129,7 +128,7 @@ class FastInference:
             The layers (n_layers + 1, n_tokens, dim), in the order of `x`, and the state after.
         """
         precision = self._usable(precision)
-        lstms = [_lstms(modules) for modules in self.directions]
+        lstms = [cast("list[LSTM]", [*modules]) for modules in self.directions]
         key = self._versions["lstms"](
             weight for modules in self.directions for weight in (*modules.parameters(), *modules.buffers())
         )
@@ -147,7 +146,7 @@ class FastInference:
 
     def _usable(self, precision: Precision) -> Precision:
         """Return the precision that the model and the machine have instead of `precision`."""
-        first = _lstms(self.directions[0])[0]
+        first = cast("LSTM", self.directions[0][0])
         if precision != "int8" and not isinstance(first, Int8LSTM):
             return precision
         in_float32 = first.bias.device.type == "cpu" and first.bias.dtype == torch.float32
@@ -156,7 +155,7 @@ class FastInference:
     def _encoder_key(self) -> WeightsKey:
         return self._versions["encoder"]((*self.encoder.parameters(), *self.encoder.buffers()))
 
-    def _prepare(self, part: str, precision: Precision, key: Any, prepare: Callable[[], T]) -> T:
+    def _prepare(self, part: str, precision: Precision, key: Any, prepare: Callable[[], Any]) -> Any:
         """Return what was prepared for this key, or prepare it now."""
         # Drop what belongs to older weights first, so that there are never three copies in memory.
         for name, (other, _) in list(self._prepared.items()):
@@ -165,11 +164,7 @@ class FastInference:
         kept = self._prepared.get((part, precision))
         if kept is None:
             kept = self._prepared[part, precision] = (key, prepare())
-        return cast("T", kept[1])
-
-
-def _lstms(modules: nn.ModuleList) -> list[LSTM]:
-    return list(modules)  # type: ignore[arg-type]
+        return kept[1]
 
 
 def _zero_state(lstms: Sequence[Sequence[LSTM]], x: Tensor, n_sentences: int) -> State:
@@ -226,6 +221,7 @@ class Recurrence:
         self.lstms = list(zip(*directions))  # layer by layer
         self.kernels = list_kernels(directions[0][0].state_weight, precision, tuning)
         self._layers: dict[tuple[str, int], _Layer] = {}  # by product and number
+        self._chosen: dict[tuple[int, bool, int], Kernel] = {}
 
     def run(
         self, x: Tensor, lengths: Sequence[int], hidden: Tensor, cell: Tensor, kernels: Kernels
@@ -268,6 +264,12 @@ class Recurrence:
         """Return the kernel for steps of these sizes: the fastest one of the first layer, or without measuring."""
         mean = sum(sizes) / max(1, len(sizes))
         rows = min(ROW_CLASSES, key=lambda rows: abs(math.log(rows / max(1.0, mean))))
+        key = rows, measure, torch.get_num_threads()
+        if key not in self._chosen:
+            self._chosen[key] = self._choose(rows, measure=measure)
+        return self._chosen[key]
+
+    def _choose(self, rows: int, *, measure: bool) -> Kernel:
         first, n = self.lstms[0][0], len(self.backward)
         kernels = list_candidates(self.kernels, rows, n)
         if not measure or first.bias.device.type != "cpu" or first.bias.dtype != torch.float32:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from torchelmo.errors import ConfigError, OutputError
 from torchelmo.files import atomic_write
-from torchelmo.runtime import prefers_onednn, processor_name, release_freed_memory
+from torchelmo.runtime import prefers_onednn, processor_name, release_freed_memory, transpose
 
 Precision = Literal["float32", "float16", "int8"]
 Kernels = Literal["measured", "fixed"]
@@ -68,7 +68,7 @@ class PackedProduct:
     """Use the weight in oneDNN's own layout: exact float32, twice as fast as the plain product of a small batch."""
 
     def __init__(self, weight: Tensor) -> None:
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.T.contiguous(), None)
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(transpose(weight), None)
         release_freed_memory()  # of the transposed copy
 
     def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
@@ -99,7 +99,7 @@ class HalfProduct:
     """Use the weight in float16 and sum in float32: half the memory to read, at any batch size."""
 
     def __init__(self, weight: Tensor) -> None:
-        self.packed = torch.ops.quantized.linear_prepack_fp16(weight.T.contiguous(), None)
+        self.packed = torch.ops.quantized.linear_prepack_fp16(transpose(weight), None)
         release_freed_memory()
 
     def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
@@ -212,7 +212,7 @@ def kernels_setting() -> Kernels:
 _CHOICES: dict[str, Kernel] = {}  # of this process
 _CHOOSING = threading.Lock()
 _GAIN = 0.87  # another kernel than the fixed one must take at most this share of its time: timings are noisy
-_BUDGET = 0.2  # seconds of measuring, after two rounds
+_BUDGET = 0.1  # seconds of measuring, after two rounds
 
 
 def choose_kernel(key: str, kernels: Sequence[Kernel], prepare: Callable[[Kernel], Callable[[], object]]) -> Kernel:
