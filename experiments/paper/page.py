@@ -25,9 +25,10 @@ ORDER = [
 NOT_RUN = "not run yet"
 INTRODUCTION = """# The paper, claim by claim
 
-Each row is a claim of [Peters et al. (2018)](https://aclanthology.org/N18-1202/), tested with the model in the package
-on small public data sets (see [Task results](task-results.md)). The biLM was trained for hours on one machine instead
-of weeks on three GPUs, the task models are small, and some data sets are samples: compare differences, not scores.
+Each row is a claim of [Peters et al. (2018)](https://aclanthology.org/N18-1202/), tested with `english-small`, the model
+in the package, on small public data sets (see [Task results](task-results.md)). The biLM was trained for hours on one
+machine instead of weeks on three GPUs, the task models are small, and some data sets are samples: compare differences,
+not scores. The end of each section names the version of the model.
 
 "Holds" and "does not hold" mean that the difference is more than twice its standard error, over the seeds or over the
 test words. Everything else is not decided. Scores are of dev data, with their standard deviation and, in parentheses,
@@ -121,7 +122,8 @@ def experiment_lines(name: str, spec: Settings, result: Settings | None, images:
         lines += [f"![{spec['title']}](paper-{name}.png)", ""]
     runs = f"{result['runs']} task runs" if result["runs"] or result["missing"] else "No task runs"
     runs += f", {result['missing']} more are not finished" if result["missing"] else ""
-    where = f"Commit {result['commit']}, {result['machine']}."
+    model = f"Model: {result['model']}. " if "model" in result else ""
+    where = f"{model}Commit {result['commit']}, {result['machine']}."
     return [
         *lines,
         f"{runs}; {result['minutes']:.0f} minutes of wall-clock time with one thread, shared runs included. {where}",

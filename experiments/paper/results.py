@@ -5,6 +5,7 @@ result.json of an experiment has
     title                  of the experiment
     tables                 [{"title", "head", "rows"}] for the page, which rounds the numbers
     claims                 [{"text", "row", "better", "than", "difference", "standard_error", "over", "verdict"}]
+    model                  the biLM and its version, unless the experiment trains its own
     runs, missing          the number of finished task runs, and of those that are not finished
     minutes                the duration of all of them by the clock, also of those that other tables share
     commit, machine        the code that trained the runs, and the computer; several of them if the runs differ
@@ -36,7 +37,7 @@ def run_analysis(description: str | None, run: Callable[[Settings, torchelmo.Elm
     parser.add_argument("--model", default=None, help="a model folder or name (default: the model in the package)")
     given = parser.parse_args()
     elmo = torchelmo.Elmo(torchelmo.load(given.model))
-    save_result(given.out / "result.json", run(read_toml(given.settings), elmo))
+    save_result(given.out / "result.json", {**run(read_toml(given.settings), elmo), "model": elmo.bilm.origin})
 
 
 def save_result(path: Path, result: Settings) -> None:

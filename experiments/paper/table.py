@@ -15,6 +15,7 @@ from pathlib import Path
 import finetune
 from results import HERE, read_toml, result_of_table, save_result
 
+import torchelmo
 from torchelmo.tasks.table.run import run_table
 
 RECORDS = HERE / "results" / "runs.json"
@@ -58,7 +59,10 @@ def run(
     finally:
         table = out / name / "table.json"
         if table.exists():
-            found = result_of_table(read_toml(path), json.loads(table.read_text(encoding="utf-8")))
+            spec = read_toml(path)
+            found = result_of_table(spec, json.loads(table.read_text(encoding="utf-8")))
+            if not any("bilm" in column for column in spec["columns"]):
+                found["model"] = torchelmo.load(model or None).origin
             more = out / name / "more.json"
             if more.exists():  # the perplexities of table 7
                 extra = json.loads(more.read_text(encoding="utf-8"))
