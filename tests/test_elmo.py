@@ -267,6 +267,6 @@ def test_autocast(freeze, layer_norm, bilm):
 def test_a_model_by_its_name(tiny_bilm, tmp_path):
     tiny_bilm.save(tmp_path / "mine")
     assert Elmo(str(tmp_path / "mine")).dim == Elmo(tmp_path / "mine").dim == 16
-    assert Elmo().dim == Elmo("english-small").dim == 256
+    assert Elmo().dim == Elmo("english-small").dim == 384
     with pytest.raises(InputError, match="no-such-model"):
         Elmo("no-such-model")

@@ -89,7 +89,7 @@ def test_the_wheel_embeds_a_sentence(installed):
     file, version, shape = installed.run("python", "-c", OFFLINE + EMBED).splitlines()
     assert Path(file).is_relative_to(installed.environment)
     assert version == "0.1.0"
-    assert shape == "(3, 4, 256) (3, 5, 256)"
+    assert shape == "(3, 4, 384) (3, 5, 384)"
 
 
 def test_the_command_embeds_a_text_without_a_network(installed):
@@ -97,8 +97,8 @@ def test_the_command_embeds_a_text_without_a_network(installed):
     installed.run("python", "-c", OFFLINE + COMMAND)
     with np.load(installed.elsewhere / "vectors.npz") as vectors:
         assert {name: vectors[name].shape for name in vectors.files if name.isdecimal()} == {
-            "0": (3, 256),
-            "1": (3, 256),
+            "0": (3, 384),
+            "1": (3, 384),
         }
 
 

@@ -74,9 +74,9 @@ class Elmo(nn.Module):
         >>> ids = elmo.encode([["I", "took", "a", "bow"], ["bow", "and", "arrow"]])
         >>> mixes, mask = elmo(ids)
         >>> mixes[0].shape, mask.sum().item()
-        (torch.Size([2, 4, 256]), 7)
+        (torch.Size([2, 4, 384]), 7)
         >>> [vectors.shape for vectors in elmo.embed(["I took a bow.", "Bow and arrow"], layers="top")]
-        [(5, 256), (3, 256)]
+        [(5, 384), (3, 384)]
     """
 
     def __init__(
@@ -329,7 +329,7 @@ class Elmo(nn.Module):
         Example:
             >>> text = "The archer bent her bow."
             >>> Elmo().vectors_at(text, 20, 23, layers="top").shape
-            (256,)
+            (384,)
         """
         tokens = self.tokenize(text, lang=lang)
         found = find_tokens(tokens, start, end)

@@ -86,7 +86,7 @@ class SentenceEncoder:
         >>> encoder = SentenceEncoder()
         >>> vectors = encoder.encode(["The cat sat down.", "A cat was sitting.", "Prices rose."])
         >>> vectors.shape
-        (3, 256)
+        (3, 384)
         >>> cosines = encoder.similarity(vectors[0], vectors)
         >>> cosines.shape, bool(cosines[0, 1] > cosines[0, 2])
         (torch.Size([1, 3]), True)

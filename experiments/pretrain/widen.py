@@ -1,6 +1,6 @@
 """Widen a biLM without changing what it computes, to continue its training as a larger model.
 
-    python experiments/pretrain/widen.py english-small runs/wide --cells 768 --projection 192
+    python experiments/pretrain/widen.py runs/english-small runs/wide --cells 768 --projection 192
 
 Old vectors are the first dimensions of new ones. New cells and dimensions get random weights on the side of their
 inputs, and zero on the side of what old parts read of them, so the language model predicts the same as before.

@@ -180,5 +180,5 @@ def test_a_gpu_that_is_not_there(files, monkeypatch):
 
 def test_without_files_it_is_not_the_model_of_allennlp(caplog):
     """Old code gets other vectors then, so a warning says which model it is."""
-    assert ElmoEmbedder().embed_sentence(["bow"]).shape == (3, 1, 256)
+    assert ElmoEmbedder().embed_sentence(["bow"]).shape == (3, 1, 384)
     assert "model in the package" in caplog.text

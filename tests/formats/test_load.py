@@ -88,7 +88,7 @@ def test_a_folder_does_not_hide_a_model_in_the_package(content, tmp_path, monkey
     (tmp_path / "english-small").mkdir()
     for name, text in content.items():
         (tmp_path / "english-small" / name).write_text(text)
-    assert torchelmo.load("english-small").config.cell_dim == 512
+    assert torchelmo.load("english-small").config.cell_dim == 768
     assert ("./english-small" in caplog.text) == bool(content)
     for folder in ("./english-small", tmp_path / "english-small"):
         with pytest.raises(TorchelmoError, match="english-small"):

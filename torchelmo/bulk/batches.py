@@ -37,7 +37,7 @@ class BatchEmbedder:
         >>> from torchelmo.bulk import BatchEmbedder
         >>> embed = BatchEmbedder(layers="top", pool="mean")
         >>> embed({"text": ["I took a bow.", "Bow and arrow"]})["vector"].shape
-        (2, 256)
+        (2, 384)
     """
 
     def __init__(

@@ -27,7 +27,7 @@ def embed_dataset(dataset: Any, *, batch_size: int = 256, num_proc: int | None =
         >>> from torchelmo.bulk.datasets import embed_dataset
         >>> data = datasets.Dataset.from_dict({"text": ["I took a bow.", "Bow and arrow"]})
         >>> embed_dataset(data, layers="top").features["vector"].length
-        256
+        384
     """
     try:
         from datasets import Features, List, Value

@@ -85,7 +85,7 @@ def embed_files(
         (2, 1)
         >>> with torchelmo.bulk.open(folder / "vectors") as vectors:
         ...     vectors[1].shape
-        (256,)
+        (384,)
     """
     _check_part(part)
     if workers < 1:

@@ -45,7 +45,7 @@ class SeqVecEmbedder:
         >>> embedder = SeqVecEmbedder(model_directory="english-small")
         >>> embedding = embedder.embed("MALWMRLLPL")
         >>> embedding.shape, embedder.reduce_per_protein(embedding).shape
-        ((3, 10, 256), (256,))
+        ((3, 10, 384), (384,))
     """
 
     name = "seqvec"

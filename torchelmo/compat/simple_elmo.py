@@ -40,7 +40,7 @@ class ElmoModel:
         >>> model.load("english-small")
         'The model is now loaded.'
         >>> model.get_elmo_vectors([["I", "took", "a", "bow"], ["bow"]]).shape
-        (2, 4, 256)
+        (2, 4, 384)
     """
 
     def __init__(self) -> None:

@@ -103,7 +103,7 @@ def describe(model: str | Path | None = None) -> dict[str, Any]:
         Plain data for JSON.
 
     >>> describe()["dim"]
-    256
+    384
     """
     folder, bilm = find_model(model), load(model)
     parts = {"encoder": 0, "lstm": 0, "softmax": 0, "mask_vector": 0}

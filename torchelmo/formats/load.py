@@ -54,7 +54,7 @@ def load(model: str | Path | None = None) -> BiLM:
     Example:
         >>> import torchelmo
         >>> torchelmo.load("english-small").config.cell_dim
-        512
+        768
     """
     path = find_model(model)
     if path.is_dir():

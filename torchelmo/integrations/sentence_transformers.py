@@ -60,7 +60,7 @@ class ElmoModule(InputModule):  # type: ignore[misc] # the package has no types 
         >>> elmo = ElmoModule()
         >>> model = SentenceTransformer(modules=[elmo, Pooling(elmo.get_embedding_dimension(), "mean")], device="cpu")
         >>> model.encode(["I took a bow.", "Rain"]).shape
-        (2, 256)
+        (2, 384)
     """
 
     save_in_root = False  # the root has a config.json of sentence-transformers

@@ -83,7 +83,7 @@ class ElmoComponent:
         >>> elmo = nlp.add_pipe("elmo")
         >>> doc = nlp("I took a bow. The bow of a violin")
         >>> doc.tensor.shape, doc[3].vector.shape
-        ((10, 256), (256,))
+        ((10, 384), (384,))
         >>> 0 < doc[3].similarity(doc[6]) < 0.99  # two senses of "bow"
         True
     """
