@@ -44,6 +44,8 @@ def test_commands_options_and_files_exist(target, elsewhere, monkeypatch, capsys
         assert all((ROOT / word).exists() for word in words if word.startswith("experiments/"))
         if program == ".venv/bin/torchelmo":
             check_command(["torchelmo", *words], monkeypatch, capsys)
+        elif program == ".venv/bin/torchrun":
+            check_command(words[words.index("torchelmo") :], monkeypatch, capsys)
         else:
             script = f"{words[1].replace('.', '/')}.py" if words[0] == "-m" else words[0]
             check_options(words, (ROOT / script).read_text(encoding="utf-8"))

@@ -90,6 +90,7 @@ def measure_surprisal(folder: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [dict(zip(head.split("\t"), row.split("\t"), strict=True)) for row in rows]
     for row in found:
         row |= {name: float(row[name]) for name in ("forward", "backward")}
+        del row["file"]  # the name of a temporary folder
     return found
 
 

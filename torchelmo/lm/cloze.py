@@ -228,7 +228,7 @@ def substitutes(
     >>> import torchelmo
     >>> [found] = substitutes(torchelmo.load(), "He was very happy to see her .".split(), [3], top=3)
     >>> [substitute.word for substitute in found]
-    ['glad', 'sorry', 'anxious']
+    ['glad', 'sorry', 'pleased']
     """
     _, vocabulary = language_model(bilm, from_both_sides=True)
     first: object = sentence[0] if len(sentence) else ""
