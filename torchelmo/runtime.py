@@ -150,8 +150,8 @@ def prefers_onednn() -> bool:
 def _onednn_is_exact() -> bool:
     """Return whether oneDNN multiplies float32 without rounding its operands to bfloat16, as it does with AMX."""
     exact = torch.full((64, 64), 1.0 + 2.0**-12)  # bfloat16 rounds it to 1
-    before = torch.get_float32_matmul_precision()
     with _ONEDNN_LOCK:
+        before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("medium")
         product = torch.mm(exact, exact)
         torch.set_float32_matmul_precision(before)
