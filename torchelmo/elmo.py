@@ -245,7 +245,7 @@ class Elmo(nn.Module):
             batch_tokens: How many tokens run at once. Fewer need less memory.
             precision: "float16" stores large weights in float16: faster for large models, if the machine has kernels
                 for it. "int8" stores the weights of the LSTMs in int8: the fastest for large models, on CPUs with VNNI
-                instructions; vectors then have a cosine of about 0.9994 to those in float32. Where kernels are missing,
+                instructions; vectors then have a cosine of about 0.9997 to those in float32. Where kernels are missing,
                 float32 is used, and a log line says so.
             kernels: "measured" runs the kernels that are the fastest on this machine, measured at the first call for a
                 shape. Kernels differ in the last digits of their results; "fixed" always uses the same ones. The

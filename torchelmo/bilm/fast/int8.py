@@ -2,14 +2,18 @@
 
     x · W ≈ a · (round(127 x / a) · round(W / s)) · s / 127
 
-Every row of x has its own a = max |x|, and every column of W its own s = max |W| / 127. The sums of int8 products are
-exact. Together with sigmoids that round every row in the same way, this makes the layers of a sentence independent of
-the other sentences in its batch, to the last bit, whichever kernel multiplies.
+Every row of x has its own a = max |x|, and every column of W its own s = max |W| / 127. Among the outputs of cells, a
+few are 15 times as large as usual, which makes a large. So they are mixed: for a Hadamard matrix H of 8 parts of a row,
+x · W = (x H) · (H W) / 8, and x H has no such outliers.
+
+The sums of int8 products are exact. Together with sigmoids that round every row in the same way, this makes the layers
+of a sentence independent of the other sentences in its batch, to the last bit, whichever kernel multiplies.
 """
 
 import logging
 from collections.abc import Callable
 from functools import cache
+from math import gcd
 from typing import NamedTuple
 
 import torch
@@ -21,7 +25,9 @@ from torchelmo.errors import InputError
 from torchelmo.runtime import why_onednn_crashes
 
 log = logging.getLogger(__name__)
-WEIGHTS = ("input_weight", "state_weight", "projection")  # of an LSTM that are rounded
+WEIGHTS = ("input_weight", "state_weight", "projection")  # of an LSTM
+_ROUNDED = ("input_weight", "state_weight", "mixed_projection")  # of an LSTM in int8
+_PARTS = 8  # of the outputs of cells that are mixed; or 4, 2 or 1 if their number is not divisible by 8
 _LARGEST = 127  # of the int8 values that are used, so that every value has its negative
 _ZERO_POINT = 128  # oneDNN's kernel takes activations as uint8
 _TINY = 1e-30  # a row or column without larger values becomes zero
@@ -30,6 +36,7 @@ _ROWS = 4  # the packed product is computed for multiples of this number of rows
 _SMALL = 1 << 20  # weights up to this size are multiplied without oneDNN's packing: preparing a call takes longer
 # Tensors, because PyTorch converts a number in every call.
 _MOST, _HALF = torch.tensor(float(_LARGEST)), torch.tensor(0.5)
+_SIGNS = torch.tensor([[1.0], [-1.0]])
 _GRAIN = 1 << 15  # PyTorch splits elementwise work over threads from this number of elements on
 _LANES = 32  # elements that its vectorized loops take at a time, with AVX-512 or less
 
@@ -50,6 +57,26 @@ def quantize(weight: Tensor) -> Int8Weight:
     weight = weight.detach().float()
     scale = weight.abs().amax(dim=0).div_(_LARGEST).clamp_min_(_TINY)
     return Int8Weight((weight / scale).round_().to(torch.int8).T.contiguous(), scale)
+
+
+def mix(x: Tensor) -> Tensor:
+    """Return x · H for rows x (rows, cell_dim): sums and differences of their parts, without products that round.
+
+    >>> mix(torch.tensor([[8.0, 0, 0, 0, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6, 0, 0]])).int().tolist()
+    [[8, 8, 8, 8, 8, 8, 8, 8], [21, -3, 7, -1, -1, -1, -15, 1]]
+    """
+    rows, width = x.shape
+    parts = 1
+    while parts < gcd(width, _PARTS):
+        one, other = x.view(rows, parts, 2, width // parts // 2).split(1, dim=2)
+        x = torch.addcmul(one, other, _SIGNS.to(x.device))
+        parts *= 2
+    return x.view(rows, width)
+
+
+def _mix_columns(weight: Tensor) -> Tensor:
+    """Return H · W for W (cell_dim, projection_dim); H · H · W = 8 W."""
+    return mix(weight.T.contiguous()).T
 
 
 class Int8Product:
@@ -118,7 +145,7 @@ class Int8Steps:
     """The steps of one LSTM in one direction."""
 
     def __init__(self, lstm: "ProjectedLSTM | Int8LSTM") -> None:
-        input_weight, state_weight, projection = (int8_weight(lstm, name) for name in WEIGHTS)
+        input_weight, state_weight, projection = int8_weights(lstm).values()
         # tanh(z) = 2σ(2z) − 1: the factors are folded into the scales, which changes no digit.
         input_weight, state_weight = (w._replace(scale=_double_j(w.scale)) for w in (input_weight, state_weight))
         self.input, self.state = Int8Product(input_weight, pack_from=_PACK_INPUT), Int8Product(state_weight)
@@ -140,7 +167,7 @@ class Int8Steps:
         if self.cell_clip is not None:
             twice.clamp_(-2 * self.cell_clip, 2 * self.cell_clip)
         sigmoid_rows(twice, out=output).sub_(_HALF).mul_(o)
-        projected = self.projection(output)
+        projected = self.projection(mix(output))
         if self.projection_clip is not None:
             projected.clamp_(-self.projection_clip, self.projection_clip)
         return projected
@@ -224,14 +251,7 @@ class Int8LSTM(nn.Module):
         self.input_dim, self.cell_dim, self.projection_dim = like.input_dim, like.cell_dim, like.projection_dim
         self.cell_clip, self.projection_clip, self.backward = like.cell_clip, like.projection_clip, like.backward
         self.register_buffer("bias", like.bias.detach() if like.bias.is_meta else like.bias.detach().float())
-        for name in WEIGHTS:
-            weight = getattr(like, name)
-            # Operators on the meta device import PyTorch's compiler, which takes seconds.
-            empty = Int8Weight(
-                torch.empty(weight.T.shape, dtype=torch.int8, device="meta"),
-                torch.empty(weight.shape[1], device="meta"),
-            )
-            values, scale = empty if weight.is_meta else quantize(weight)
+        for name, (values, scale) in int8_weights(like).items():
             self.register_buffer(name, values)
             self.register_buffer(f"{name}_scale", scale)
 
@@ -246,7 +266,8 @@ class Int8LSTM(nn.Module):
                 projection_clip=self.projection_clip,
                 backward=self.backward,
             )
-        weights = {name: int8_weight(self, name).dequantize() for name in WEIGHTS}
+        weights = dict(zip(WEIGHTS, (weight.dequantize() for weight in int8_weights(self).values())))
+        weights["projection"] = _mix_columns(weights["projection"]).contiguous()
         lstm.load_state_dict({**weights, "bias": self.bias}, assign=True)
         return lstm
 
@@ -295,8 +316,18 @@ def quantize_module(module: nn.Module) -> "Int8LSTM | HalfLinear":
     return HalfLinear(module)
 
 
-def int8_weight(lstm: ProjectedLSTM | Int8LSTM, name: str) -> Int8Weight:
-    """Return one of the `WEIGHTS` of an LSTM in int8."""
+def int8_weights(lstm: ProjectedLSTM | Int8LSTM) -> dict[str, Int8Weight]:
+    """Return the weights of an LSTM in int8 by name."""
     if isinstance(lstm, Int8LSTM):
-        return Int8Weight(getattr(lstm, name), getattr(lstm, f"{name}_scale"))
-    return quantize(getattr(lstm, name))
+        return {name: Int8Weight(getattr(lstm, name), getattr(lstm, f"{name}_scale")) for name in _ROUNDED}
+    weights = dict(zip(_ROUNDED, (getattr(lstm, name).detach() for name in WEIGHTS)))
+    if lstm.projection.is_meta:
+        return {name: _empty(weight) for name, weight in weights.items()}
+    weights["mixed_projection"] = _mix_columns(lstm.projection.detach().float()) / gcd(lstm.cell_dim, _PARTS)
+    return {name: quantize(weight) for name, weight in weights.items()}
+
+
+def _empty(weight: Tensor) -> Int8Weight:
+    # Operators on the meta device import PyTorch's compiler, which takes seconds.
+    values = torch.empty(weight.T.shape, dtype=torch.int8, device="meta")
+    return Int8Weight(values, torch.empty(weight.shape[1], device="meta"))
