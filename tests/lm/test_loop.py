@@ -151,6 +151,13 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_was_good(data, t
     assert perplexity(torchelmo.load(out), sentences(5)).average > 0
 
 
+def test_a_run_that_diverges_stops(data, tmp_path):
+    config = tiny_config(data, tmp_path / "run", steps=500, clip=0.0, optim={"lr": 30.0, "warmup": 0})
+    with pytest.raises(TrainingError, match=mentions("loss of at most", "optim.lr", 30)) as error:
+        run_to_end(config)
+    assert "nan" not in str(error.value)
+
+
 def test_a_folder_with_a_run_is_not_written_over(data, tmp_path):
     config = tiny_config(data, tmp_path / "run", steps=2)
     pretrain(config)

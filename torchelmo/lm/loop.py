@@ -26,10 +26,11 @@ from torchelmo.runs.config import Every
 from torchelmo.runs.distributed import World, distributed_context
 from torchelmo.runs.metrics import RecordLog, duration, read_records
 from torchelmo.runs.optim import clip_gradients, set_learning_rate
-from torchelmo.runs.resume import Stop, require_finite
+from torchelmo.runs.resume import Stop, require_sound
 from torchelmo.runtime import onednn_products
 
 log = logging.getLogger(__name__)
+_WORSE = 10.0  # training diverges if the loss exceeds that of guessing by more
 
 
 class Report(NamedTuple):
@@ -102,7 +103,7 @@ def pretrain(
     Raises:
         ConfigError: The settings do not fit the data, or a resumed run.
         OutputExistsError: `config.out` holds something that must not be replaced.
-        TrainingError: A loss or a gradient is not finite.
+        TrainingError: A loss or a gradient is not finite, or training diverges.
     """
     report = None
     with (
@@ -154,6 +155,7 @@ def train(run: Run, stop: Stop | None = None) -> Iterator[Report]:
         hours=config.hours,
     )
     evaluated = saved = progress.seconds
+    most = math.log(run.bilm.config.softmax_words) + _WORSE
     events = config.out / "tensorboard" if config.tensorboard else None
 
     with RecordLog(config.out / "metrics.jsonl", progress.step, events=events, writes=world.rank == 0) as metrics:
@@ -170,7 +172,7 @@ def train(run: Run, stop: Stop | None = None) -> Iterator[Report]:
 
             norm = clip_gradients(run.parameters, config.clip)
             loss = meter.add(output, stop_requested=stop.requested)
-            require_finite(step, loss, norm, out=config.out, optim=config.optim, clip=config.clip)
+            require_sound(step, loss, norm, out=config.out, optim=config.optim, clip=config.clip, most=most)
             run.optimizer.step()
             run.optimizer.zero_grad()
             meter.end_step()

@@ -228,18 +228,29 @@ def out_of_patience(n_without_gain: int, patience: int) -> bool:
     return 0 < patience <= n_without_gain
 
 
-def require_finite(step: int, loss: float, norm: float, *, out: Path, optim: BaseOptimConfig, clip: float) -> None:
+def require_sound(
+    step: int,
+    loss: float,
+    norm: float,
+    *,
+    out: Path,
+    optim: BaseOptimConfig,
+    clip: float,
+    most: float = math.inf,
+) -> None:
     """Check the loss and the gradient norm of a step before the weights change.
 
     Raises:
-        TrainingError: One of them is NaN or infinite. The message names the last checkpoint and what to try.
+        TrainingError: One of them is NaN or infinite, or the loss is greater than `most`. The message names the last
+            checkpoint and what to try.
     """
-    if math.isfinite(loss) and math.isfinite(norm):
+    if math.isfinite(norm) and loss <= most and math.isfinite(loss):
         return
+    limit = "" if math.isinf(most) else f" and a loss of at most {most:.3g}"
     saved = checkpoints(out)
     kept = f"The last checkpoint is {saved[-1]}." if saved else f"There is no checkpoint in {out} yet."
     raise TrainingError(
-        f"step {step}: expected finite numbers, got a loss of {loss} and a gradient norm of {norm}; the weights were "
+        f"step {step}: expected finite numbers{limit}, got a loss of {loss} and a gradient norm of {norm}; the weights were "
         f"not changed. {kept} Start a new run with a lower optim.lr (now {optim.peak:g}), a smaller clip (now "
         f"{clip:g}) or a longer optim.warmup (now {optim.warmup:g})."
     )

@@ -31,7 +31,7 @@ from torchelmo.runs.optim import (
     restore_optimizer,
     set_learning_rate,
 )
-from torchelmo.runs.resume import RunFolder, Stop, check_inputs, check_settings, out_of_patience, require_finite
+from torchelmo.runs.resume import RunFolder, Stop, check_inputs, check_settings, out_of_patience, require_sound
 from torchelmo.runtime import choose_device, onednn_products, step_seed
 from torchelmo.tasks.config import TaskConfig
 from torchelmo.tasks.elmo import ElmoLayers
@@ -311,7 +311,7 @@ class _Run:
 
                     chosen = [self.examples[i] for i in batch]
                     taken = take_step(model, self.parameters, self.optimizer, self.average, chosen, config.clip)
-                    require_finite(step, taken.loss, taken.norm, out=config.out, optim=config.optim, clip=config.clip)
+                    require_sound(step, taken.loss, taken.norm, out=config.out, optim=config.optim, clip=config.clip)
 
                     seconds = time.perf_counter() - start
                     progress = replace(
