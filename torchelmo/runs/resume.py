@@ -251,8 +251,8 @@ def require_sound(
     kept = f"The last checkpoint is {saved[-1]}." if saved else f"There is no checkpoint in {out} yet."
     raise TrainingError(
         f"step {step}: expected finite numbers{limit}, got a loss of {loss} and a gradient norm of {norm}; the "
-        f"weights were not changed. {kept} Start a new run with a lower optim.lr (now {optim.peak:g}), a smaller clip (now "
-        f"{clip:g}) or a longer optim.warmup (now {optim.warmup:g})."
+        f"weights were not changed. {kept} Start a new run with a lower optim.lr (now {optim.peak:g}), a smaller clip "
+        f"(now {clip:g}) or a longer optim.warmup (now {optim.warmup:g})."
     )
 
 
