@@ -9,8 +9,11 @@ from facts import mentions
 from oracle import Oracle
 
 from torchelmo import BiLM, BiLMConfig
+from torchelmo.bilm.fast.products import PackedProduct, has_packed
+from torchelmo.bilm.model import Softmax
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.lm import perplexity, substitutes, surprisal
+from torchelmo.lm.predict import WordLogP
 from torchelmo.text.vocabulary import Vocabulary
 
 WORDS = ["<S>", "</S>", "<UNK>", "the", "bow", "and", "arrow", "rose"]
@@ -262,3 +265,16 @@ def test_a_softmax_without_words_says_what_to_do():
     bilm = BiLM(BiLMConfig(**SHAPE, softmax_words=8))
     with pytest.raises(InputError, match=mentions("vocab.txt")):
         next(surprisal(bilm, TEXT))
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_packed_weights_of_the_softmax_give_the_same_log_probabilities(joint):
+    torch.manual_seed(0)
+    softmax = Softmax(2400, 128, joint=joint)
+    with torch.no_grad():
+        for parameter in softmax.parameters():
+            parameter.copy_(torch.randn(parameter.shape) * 0.2)
+    word_log_p, vectors = WordLogP(softmax), torch.randn(300, 256 if joint else 128)
+    for _ in range(3):  # packed from the second time on
+        torch.testing.assert_close(word_log_p(vectors), softmax(vectors).detach(), rtol=1e-5, atol=1e-5)
+    assert isinstance(word_log_p._product, PackedProduct) == has_packed()

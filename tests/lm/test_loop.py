@@ -212,7 +212,7 @@ def test_by_the_clock_a_warm_up_begins_above_zero(data, tmp_path):
 
 
 def test_it_stops_when_held_out_perplexity_no_longer_falls(data, tmp_path):
-    optim = {"name": "adamw", "lr": 3.0}  # far too high: it becomes worse
+    optim = {"name": "adamw", "lr": 0.3}  # far too high: it becomes worse
     config = tiny_config(data, tmp_path / "run", steps=400, evaluate_every=2, patience=2, optim=optim)
     reports = run_to_end(config)
     heldout = [report.heldout for report in reports if report.heldout is not None]

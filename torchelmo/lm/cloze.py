@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torchelmo.bilm.model import BiLM
 from torchelmo.errors import ConfigError, InputError
-from torchelmo.lm.predict import LOGITS, Sentence, by_tokens, checked, contexts, exp_loss, language_model
+from torchelmo.lm.predict import LOGITS, Sentence, WordLogP, by_tokens, checked, contexts, exp_loss, language_model
 from torchelmo.text.batching import batches_by_length, windows
 from torchelmo.text.vocabulary import BEGIN, END, UNKNOWN
 
@@ -87,14 +87,12 @@ def _with_hidden_tokens(
         yield from ((sentence, found[i]) for i, sentence in enumerate(window))
 
 
-def _word_scores(bilm: BiLM, vectors: Tensor) -> Tensor:
+def _word_scores(word_log_p: WordLogP, vectors: Tensor) -> Tensor:
     """Return log p(w | both sides) + constant: vectors of `both_sides` (..., n, width) -> (..., n_words) in float64."""
-    softmax, _ = language_model(bilm, from_both_sides=True)
-    with torch.no_grad():
-        scores: Tensor = softmax(vectors).double().sum(dim=-2).cpu()
-        if (n_directions := vectors.shape[-2]) > 1:
-            prior = softmax(vectors.new_zeros(1, vectors.shape[-1]))[0].double().cpu()
-            scores = scores - prior * (n_directions - 1)
+    n_directions, width = vectors.shape[-2:]
+    scores = word_log_p(vectors.reshape(-1, width)).view(*vectors.shape[:-1], -1).double().sum(dim=-2).cpu()
+    if n_directions > 1:
+        scores -= word_log_p(vectors.new_zeros(1, width))[0].double().cpu() * (n_directions - 1)
     return scores
 
 
@@ -113,9 +111,10 @@ def pseudo_scores(
 
     The arguments are those of `pseudo_perplexity`.
     """
-    _, vocabulary = language_model(bilm, from_both_sides=True)
+    softmax, vocabulary = language_model(bilm, from_both_sides=True)
     if spacing is not None and spacing < 1:
         raise ConfigError(f"spacing: expected at least 1, got {spacing}.")
+    word_log_p = WordLogP(softmax)
     rows = max(1, LOGITS // (2 * bilm.config.softmax_words))
     found = both_sides(bilm, sentences, spacing=spacing, batch_tokens=batch_tokens)
     for group in by_tokens(found, lambda item: len(item[0]), min(rows, batch_tokens)):
@@ -123,7 +122,7 @@ def pseudo_scores(
         vectors = torch.cat([vectors for _, vectors in group])
         log_p = torch.cat(
             [
-                _word_scores(bilm, some).log_softmax(dim=-1).gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
+                _word_scores(word_log_p, some).log_softmax(dim=-1).gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
                 for some, wanted in zip(vectors.split(rows), torch.cat(ids).split(rows))
             ]
         )
@@ -230,7 +229,7 @@ def substitutes(
     >>> [substitute.word for substitute in found]
     ['glad', 'sorry', 'pleased']
     """
-    _, vocabulary = language_model(bilm, from_both_sides=True)
+    softmax, vocabulary = language_model(bilm, from_both_sides=True)
     first: object = sentence[0] if len(sentence) else ""
     if isinstance(first, (list, tuple)):
         raise InputError(f"substitutes: expected one sentence as a list of tokens, got {len(sentence)} lists.")
@@ -248,9 +247,9 @@ def substitutes(
     [(_, vectors)] = both_sides(bilm, [sentence], positions=wanted)
     marks = torch.from_numpy(vocabulary.ids([BEGIN, END, UNKNOWN]))
     tokens = torch.from_numpy(vocabulary.ids(sentence))
-    found = []
+    word_log_p, found = WordLogP(softmax), []
     for position in wanted:
-        joint = _word_scores(bilm, vectors[position])
+        joint = _word_scores(word_log_p, vectors[position])
         joint[marks] = joint[tokens[position]] = -torch.inf
         best = torch.softmax(joint, dim=0).topk(min(top, len(joint)))
         found.append([Substitute(vocabulary[i], p) for p, i in zip(*(x.tolist() for x in best)) if p > 0])

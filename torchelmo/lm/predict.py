@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from torchelmo.bilm.fast.products import Product, Tuning, choose_product
 from torchelmo.bilm.model import BiLM, Softmax
 from torchelmo.errors import ConfigError, InputError
 from torchelmo.text.batching import batches_by_length, windows
@@ -22,7 +23,8 @@ from torchelmo.text.vocabulary import BEGIN, END, Vocabulary
 Sentence: TypeAlias = Sequence[str]
 State: TypeAlias = Literal["reset", "carry"]
 T = TypeVar("T")
-LOGITS = 1 << 23  # logits at once: 32 MB
+LOGITS = 1 << 22  # logits at once: 16 MB, for which the system does not fetch new pages every time
+_PACK_FROM = 512  # vectors: packing the weights of the softmax takes as long as multiplying them with some 200
 
 
 class Contexts(NamedTuple):
@@ -109,6 +111,7 @@ def scores(
     of the distributions.
     """
     softmax, vocabulary = language_model(bilm)
+    word_log_p = WordLogP(softmax)
     rows = max(1, min(batch_tokens, LOGITS // bilm.config.softmax_words))
     found = contexts(bilm, sentences, state=state, batch_tokens=batch_tokens)
     for group in by_tokens(found, lambda item: len(item[0]) + 1, rows):
@@ -120,8 +123,7 @@ def scores(
             if vectors[0] is None:
                 continue
             targets = torch.cat([some[start : len(some) - 1 + start] for some in ids]).to(vectors[0].device)
-            with torch.no_grad():
-                measured = _measure_targets(softmax, torch.cat(vectors), targets, rows, rank=rank, entropy=entropy)
+            measured = _measure_targets(word_log_p, torch.cat(vectors), targets, rows, rank=rank, entropy=entropy)
             for name, values in measured.items():
                 found_by[name][direction] = values.split(lengths)
         for i, ((sentence, _), some) in enumerate(zip(group, ids)):
@@ -132,13 +134,37 @@ def scores(
             yield Scores(sentence, known, log_p.get("forward"), log_p.get("backward"), ranks, entropies)
 
 
+class WordLogP:
+    """The log-probabilities of all words, as `Softmax` returns them. For many vectors, its weights are packed.
+
+    Args:
+        softmax: The softmax. Its weights must not change.
+    """
+
+    def __init__(self, softmax: Softmax) -> None:
+        self.softmax = softmax
+        self._n_vectors = 0
+        self._product: Product | None = None
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """(n, projection_dim), or (n, dim) for a masked model -> (n, n_words)."""
+        self._n_vectors += len(vectors)
+        with torch.no_grad():
+            if self._product is None and self._n_vectors >= _PACK_FROM:
+                self._product = choose_product(self.softmax.weight.detach().T, "float32", Tuning())
+            if self._product is None:
+                log_p: Tensor = self.softmax(vectors)
+                return log_p
+            return self._product(self.softmax.project(vectors), self.softmax.bias).log_softmax(dim=-1)
+
+
 def _measure_targets(
-    softmax: Softmax, vectors: Tensor, targets: Tensor, rows: int, *, rank: bool, entropy: bool
+    word_log_p: WordLogP, vectors: Tensor, targets: Tensor, rows: int, *, rank: bool, entropy: bool
 ) -> dict[str, Tensor]:
     """Return the log-probability of each target, and if asked for, its rank and the entropy of the distribution."""
     found: dict[str, list[Tensor]] = {"log_p": [], "rank": [], "entropy": []}
     for some, wanted in zip(vectors.split(rows), targets.split(rows)):
-        log_p = softmax(some)
+        log_p = word_log_p(some)
         of_target = log_p.gather(-1, wanted.unsqueeze(-1))
         found["log_p"].append(of_target.squeeze(-1).double().cpu())
         if rank:
