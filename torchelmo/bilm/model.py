@@ -20,7 +20,7 @@ from torchelmo.bilm.config import BiLMConfig
 from torchelmo.bilm.encoder import CharCNN, build_encoder, normal_
 from torchelmo.bilm.fast.encoder import unique_rows
 from torchelmo.bilm.fast.inference import FastInference
-from torchelmo.bilm.fast.int8 import HalfLinear, Int8LSTM, quantize_module
+from torchelmo.bilm.fast.int8 import HalfLinear, Int8LSTM, quantize_module, replace_module
 from torchelmo.bilm.folder import HubMethods, MixWeights, ModelCard, write_folder
 from torchelmo.bilm.lstm import LSTMState, ProjectedLSTM
 from torchelmo.config import config_to_dict
@@ -327,7 +327,7 @@ class BiLM(HubMethods, nn.Module):
         card = ModelCard(*about, self.symbols, int8, self.mixes)
         tensors = (self if int8 else self.dequantized()).own_tensors()
         for name, module in self._roundable_modules() if int8 and not self.is_int8 else []:
-            tensors = _replace_module(tensors, name, quantize_module(module))
+            tensors = replace_module(tensors, name, quantize_module(module))
         write_folder(folder, card, tensors, dtype=None if int8 else dtype)
 
     @property
@@ -353,7 +353,7 @@ class BiLM(HubMethods, nn.Module):
         tensors = self.own_tensors()
         for name, module in self.named_modules():
             if isinstance(module, (Int8LSTM, HalfLinear)):
-                tensors = _replace_module(tensors, name, module.dequantize())
+                tensors = replace_module(tensors, name, module.dequantize())
         with torch.device("meta"):
             bilm = BiLM(self.config, self.vocabulary, self.symbols)
         bilm.assign_parameters(tensors)
@@ -404,12 +404,6 @@ class BiLM(HubMethods, nn.Module):
                 f"{self.vocabulary.where}: expected the {size} words of the model, found {len(self.vocabulary)}. "
                 "Is it the vocabulary of another model?"
             )
-
-
-def _replace_module(tensors: Mapping[str, Tensor], name: str, module: nn.Module) -> dict[str, Tensor]:
-    """Return tensors by name, with those of one module replaced by those of another one."""
-    kept = {key: tensor for key, tensor in tensors.items() if not key.startswith(f"{name}.")}
-    return kept | {f"{name}.{part}": tensor for part, tensor in module.state_dict().items()}
 
 
 class Softmax(nn.Module):

@@ -11,7 +11,7 @@ of a sentence independent of the other sentences in its batch, to the last bit, 
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from math import gcd
 from typing import NamedTuple
@@ -314,6 +314,12 @@ def quantize_module(module: nn.Module) -> "Int8LSTM | HalfLinear":
         return Int8LSTM(module)
     assert isinstance(module, nn.Linear), type(module)
     return HalfLinear(module)
+
+
+def replace_module(tensors: Mapping[str, Tensor], name: str, module: nn.Module) -> dict[str, Tensor]:
+    """Return tensors by name, with those of one module replaced by those of another one."""
+    kept = {key: tensor for key, tensor in tensors.items() if not key.startswith(f"{name}.")}
+    return kept | {f"{name}.{part}": tensor for part, tensor in module.state_dict().items()}
 
 
 def int8_weights(lstm: ProjectedLSTM | Int8LSTM) -> dict[str, Int8Weight]:
