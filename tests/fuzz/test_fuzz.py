@@ -13,6 +13,7 @@ from torchelmo.errors import InputError
 def test_damaged_input_gives_a_defined_result(name):
     some = run_target(TARGETS[name], first=0, count=3)
     more = run_target(TARGETS[name], first=3, count=297, seconds=2.0)
+    assert some.counts.total() == 3
     failures = some.failures + more.failures
     assert not failures, "\n".join(map(str, failures))
 

@@ -66,10 +66,10 @@ def mix(x: Tensor) -> Tensor:
     [[8, 8, 8, 8, 8, 8, 8, 8], [21, -3, 7, -1, -1, -1, -15, 1]]
     """
     rows, width = x.shape
-    parts = 1
-    while parts < gcd(width, _PARTS):
+    signs, n_parts, parts = _SIGNS.to(x.device), gcd(width, _PARTS), 1
+    while parts < n_parts:
         one, other = x.view(rows, parts, 2, width // parts // 2).split(1, dim=2)
-        x = torch.addcmul(one, other, _SIGNS.to(x.device))
+        x = torch.addcmul(one, other, signs)
         parts *= 2
     return x.view(rows, width)
 
