@@ -7,7 +7,7 @@ steps at once.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torchelmo.bilm.encoder import CharCNN, WordEmbedding
 from torchelmo.bilm.fast.cache import TokenVectorCache
 from torchelmo.bilm.fast.encoder import FastEncoder
-from torchelmo.bilm.fast.int8 import WEIGHTS, Int8LSTM, Int8Steps, has_int8
+from torchelmo.bilm.fast.int8 import WEIGHTS, Int8LSTM, has_int8
+from torchelmo.bilm.fast.int8_layer import Int8Layer, split_steps
 from torchelmo.bilm.fast.products import (
     ROW_CLASSES,
     Kernel,
@@ -33,13 +34,12 @@ from torchelmo.bilm.fast.products import (
     prepare_product,
 )
 from torchelmo.bilm.lstm import FORGET_BIAS, ProjectedLSTM
-from torchelmo.runtime import in_parallel, release_freed_memory
+from torchelmo.runtime import in_parallel
 
 LSTM = ProjectedLSTM | Int8LSTM
 State = tuple[Tensor, Tensor]  # hidden and cell (n_directions, n_layers, n_sentences, …), as in BiLMState
 # Tensors, because PyTorch converts a number in every call, which takes longer than the sum for a single sentence.
 _HALF, _TWO = torch.tensor(0.5), torch.tensor(2.0)
-_TRIM_FROM = 128  # int8 is for little memory: batches with this many words return what they freed at once
 
 
 class FastInference:
@@ -99,10 +99,7 @@ class FastInference:
         precision, key = self._usable(precision), (self._encoder_key(), self.tuning)
         with torch.autocast(ids.device.type, enabled=False):  # the fast paths choose their precision themselves
             prepared = self._prepare("encoder", precision, key, lambda: FastEncoder(encoder, precision, self.tuning))
-            vectors = cast("Tensor", prepared(ids))
-            if precision == "int8" and len(ids) >= _TRIM_FROM:
-                release_freed_memory()
-            return vectors
+            return cast("Tensor", prepared(ids))
 
     def run(
         self,
@@ -241,8 +238,6 @@ class Recurrence:
                 joint = self.lstms[j][0].input_dim > x.shape[1]  # reads both directions of the layer below
                 inputs = torch.stack([layers[j].flatten(1)[place] for place in places]) if joint else below
                 out = self._layer(kernel, j).run(inputs, packing.sizes, *state, kernel)
-                if self.precision == "int8" and len(x) >= _TRIM_FROM:
-                    release_freed_memory()
                 below = out.add_(below) if self.residual and j > 0 else out
                 for d, place in enumerate(places):
                     layers[j + 1, :, d].index_copy_(0, place, below[d])
@@ -255,14 +250,16 @@ class Recurrence:
         product = "joint" if kernel.product in ("batched", "joined") else kernel.product
         if (product, j) not in self._layers:
             lstms, tuning = self.lstms[j], self.tuning
-            self._layers[product, j] = (
-                JointLayer(lstms, tuning) if product == "joint" else _SeparateLayer(lstms, product, tuning)
-            )
+            if product == "int8":
+                layer: _Layer = Int8Layer(lstms, tuning.input_chunk // 4)  # less memory
+            else:
+                layer = JointLayer(lstms, tuning) if product == "joint" else _SeparateLayer(lstms, product, tuning)
+            self._layers[product, j] = layer
         return self._layers[product, j]
 
     def choose(self, sizes: Sequence[int], *, measure: bool = True) -> Kernel:
         """Return the kernel for steps of these sizes: the fastest one of the first layer, or without measuring."""
-        mean = sum(sizes) / max(1, len(sizes))
+        mean = sum(size * size for size in sizes) / max(1, sum(sizes))  # of the tokens
         rows = min(ROW_CLASSES, key=lambda rows: abs(math.log(rows / max(1.0, mean))))
         key = rows, measure, torch.get_num_threads()
         if key not in self._chosen:
@@ -330,14 +327,13 @@ class _Direction:
 
     def __init__(self, lstm: LSTM, product: str, tuning: Tuning) -> None:
         self.cell_dim = lstm.cell_dim
-        self.chunk = tuning.input_chunk // 4 if product == "int8" else tuning.input_chunk  # less memory
-        self.steps = Int8Steps(lstm) if product == "int8" else _Steps(lstm, product, tuning)
+        self.chunk, self.steps = tuning.input_chunk, _Steps(lstm, product, tuning)
 
     def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor, out: Tensor) -> None:
         """As `_Layer.run`, for one direction; `out` (n_tokens, projection_dim) is overwritten."""
         before, n_rows = hidden, -1
         cell.mul_(2)
-        for rows, some_sizes in _chunks(sizes, self.chunk // (4 * self.cell_dim)):
+        for rows, some_sizes in split_steps(sizes, self.chunk // (4 * self.cell_dim)):
             parts = zip(some_sizes, self.steps.inputs(x[rows]).split(some_sizes), out[rows].split(some_sizes))
             for size, added, after in parts:
                 if size != n_rows:  # at the start, and when sentences end
@@ -350,7 +346,7 @@ class _Direction:
 
 
 class _Steps:
-    """The steps of one LSTM in one direction, as `Int8Steps`."""
+    """The steps of one LSTM in one direction."""
 
     def __init__(self, lstm: LSTM, product: str, tuning: Tuning) -> None:
         self.cell_clip, self.projection_clip = lstm.cell_clip, lstm.projection_clip
@@ -393,7 +389,7 @@ class JointLayer:
         outputs: list[Tensor] = []
         before, n_rows, batched = hidden, -1, kernel.product == "batched"
         cell.mul_(2)
-        for rows, some_sizes in _chunks(sizes, self.chunk // (4 * self.cell_dim * len(x))):
+        for rows, some_sizes in split_steps(sizes, self.chunk // (4 * self.cell_dim * len(x))):
             from_input = torch.baddbmm(self.bias, x[:, rows], self.input_weight)
             for size, added in zip(some_sizes, from_input.split(some_sizes, dim=1)):
                 if size != n_rows:  # at the start, and when sentences end
@@ -437,14 +433,3 @@ def _half_output(gates: Sequence[Tensor], twice: Tensor, clip: float | None, out
     if clip is not None:
         twice.clamp_(-2 * clip, 2 * clip)
     torch.sigmoid(twice, out=out).sub_(_HALF).mul_(o)
-
-
-def _chunks(sizes: list[int], max_rows: int) -> Iterator[tuple[slice, list[int]]]:
-    """Group consecutive steps of at most `max_rows` rows (but at least one step): their rows, and their sizes."""
-    start, first = 0, 0
-    while first < len(sizes):
-        end, last = start + sizes[first], first + 1
-        while last < len(sizes) and end + sizes[last] - start <= max_rows:
-            end, last = end + sizes[last], last + 1
-        yield slice(start, end), sizes[first:last]
-        start, first = end, last

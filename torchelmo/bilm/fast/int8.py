@@ -11,7 +11,7 @@ of a sentence independent of the other sentences in its batch, to the last bit, 
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from math import gcd
 from typing import NamedTuple
@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchelmo.bilm.lstm import FORGET_BIAS, LSTMState, ProjectedLSTM
+from torchelmo.bilm.lstm import LSTMState, ProjectedLSTM
 from torchelmo.errors import InputError
-from torchelmo.runtime import why_onednn_crashes
+from torchelmo.runtime import release_freed_memory, why_onednn_crashes
 
 log = logging.getLogger(__name__)
 WEIGHTS = ("input_weight", "state_weight", "projection")  # of an LSTM
@@ -31,11 +31,10 @@ _PARTS = 8  # of the outputs of cells that are mixed; or 4, 2 or 1 if their numb
 _LARGEST = 127  # of the int8 values that are used, so that every value has its negative
 _ZERO_POINT = 128  # oneDNN's kernel takes activations as uint8
 _TINY = 1e-30  # a row or column without larger values becomes zero
-_PACK_INPUT = 64  # rows: a copy of the input weight is not worth its memory for single sentences
-_ROWS = 4  # the packed product is computed for multiples of this number of rows
+_ROWS = 2  # the packed product is computed for multiples of this number of rows
 _SMALL = 1 << 20  # weights up to this size are multiplied without oneDNN's packing: preparing a call takes longer
 # Tensors, because PyTorch converts a number in every call.
-_MOST, _HALF = torch.tensor(float(_LARGEST)), torch.tensor(0.5)
+_MOST = torch.tensor(float(_LARGEST))
 _SIGNS = torch.tensor([[1.0], [-1.0]])
 _GRAIN = 1 << 15  # PyTorch splits elementwise work over threads from this number of elements on
 _LANES = 32  # elements that its vectorized loops take at a time, with AVX-512 or less
@@ -59,24 +58,43 @@ def quantize(weight: Tensor) -> Int8Weight:
     return Int8Weight((weight / scale).round_().to(torch.int8).T.contiguous(), scale)
 
 
+class MixedParts:
+    """x · H for rows x (rows, width): sums and differences of their parts, without products that round.
+
+    Args:
+        x: The rows, contiguous. A call reads the values that they have then.
+        other: Memory of the same shape, which is overwritten; so is `x`.
+    """
+
+    def __init__(self, x: Tensor, other: Tensor) -> None:
+        self.result, self._passes, signs = x, list[tuple[Tensor, Tensor, Tensor, Tensor]](), _SIGNS.to(x.device)
+        (rows, width), n_parts, parts = x.shape, 1, 1
+        n_parts = gcd(width, _PARTS)
+        while parts < n_parts:
+            shape = rows, parts, 2, width // parts // 2
+            self._passes.append((*self.result.view(shape).split(1, dim=2), signs, other.view(shape)))
+            self.result, other, parts = other, self.result, 2 * parts
+
+    def __call__(self) -> Tensor:
+        for one, two, signs, out in self._passes:
+            torch.addcmul(one, two, signs, out=out)
+        return self.result
+
+
 def mix(x: Tensor) -> Tensor:
-    """Return x · H for rows x (rows, cell_dim): sums and differences of their parts, without products that round.
+    """Return x · H for rows x (rows, cell_dim).
 
     >>> mix(torch.tensor([[8.0, 0, 0, 0, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6, 0, 0]])).int().tolist()
     [[8, 8, 8, 8, 8, 8, 8, 8], [21, -3, 7, -1, -1, -1, -15, 1]]
     """
-    rows, width = x.shape
-    signs, n_parts, parts = _SIGNS.to(x.device), gcd(width, _PARTS), 1
-    while parts < n_parts:
-        one, other = x.view(rows, parts, 2, width // parts // 2).split(1, dim=2)
-        x = torch.addcmul(one, other, signs)
-        parts *= 2
-    return x.view(rows, width)
+    return MixedParts(
+        x.clone(memory_format=torch.contiguous_format), torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    )()
 
 
 def _mix_columns(weight: Tensor) -> Tensor:
     """Return H · W for W (cell_dim, projection_dim); H · H · W = 8 W."""
-    return mix(weight.T.contiguous()).T
+    return mix(weight.T).T
 
 
 class Int8Product:
@@ -89,30 +107,67 @@ class Int8Product:
 
     def __init__(self, weight: Int8Weight, *, pack_from: int = 2) -> None:
         self.values, self.scale, self.pack_from = weight.values, weight.scale / _LARGEST, pack_from
+        self._columns = weight.values.T
         self._packed: Tensor | None = None
 
     def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
         """(rows, input_dim) -> (rows, output_dim). `add` is one row for all rows, or one for each."""
-        product, largest = self.unscaled(x)
-        return product.mul_(largest) if add is None else torch.addcmul(add, product, largest, out=product)
+        [product], largest = RoundedRows([self], len(x))(x.unsqueeze(1))
+        return product.mul_(largest[:, 0]) if add is None else torch.addcmul(add, product, largest[:, 0], out=product)
 
-    def unscaled(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the product with x / max |x|, and max |x| (rows, 1)."""
-        largest = x.abs().amax(dim=1, keepdim=True).clamp_min_(_TINY)
-        rounded = (x * (_MOST / largest)).round_()
-        if self._packed is None and len(x) >= self.pack_from and self.values.numel() > _SMALL and _has_packed_int8():
+    def is_packed(self, rows: int) -> bool:
+        """Return whether `rows` rows are multiplied with a packed copy, which is made now if it is missing."""
+        if self._packed is None and rows >= self.pack_from and self.values.numel() > _SMALL and _has_packed_int8():
             self._packed = _pack(self.values)
-        if self._packed is None or len(x) == 1:
-            product = torch._int_mm(rounded.to(torch.int8), self.values.T).float().mul_(self.scale)
-        else:
-            # oneDNN makes a kernel for every number of rows, which takes a millisecond and 0.2 MB.
-            full = F.pad(rounded.add_(_ZERO_POINT).to(torch.uint8), (0, 0, 0, -len(x) % _ROWS))
-            product = _multiply_packed(full, self._packed, self.scale)[: len(x)]
-        return product, largest
+        return self._packed is not None and rows > 1
+
+    def multiply(self, x: Tensor, rows: int) -> Tensor:
+        """Multiply the first `rows` of the rows that `RoundedRows` rounded."""
+        if x.dtype == torch.uint8:
+            assert self._packed is not None
+            return _multiply_packed(x, self._packed, self.scale)[:rows]
+        return torch._int_mm(x, self._columns).float().mul_(self.scale)
+
+
+class RoundedRows:
+    """Round rows (rows, n_directions, width) to int8 and multiply them with one weight for each direction.
+
+    Args:
+        products: The product of each direction.
+        rows: The largest number of rows, for which memory is allocated; `resize` sets a smaller one.
+    """
+
+    def __init__(self, products: Sequence[Int8Product], rows: int) -> None:
+        self.products, width = products, products[0].values.shape[1]
+        self._all_scaled = torch.empty(rows, len(products), width)
+        self._all_rounded = torch.zeros(len(products) * (rows + _ROWS) * width, dtype=torch.int8)
+        self.resize(rows)
+
+    def resize(self, rows: int) -> None:
+        """Set the number of rows."""
+        self.rows = rows
+        self.is_packed = all([product.is_packed(rows) for product in self.products])  # they have the same shape
+        # oneDNN makes a kernel for every number of rows, which takes a millisecond and 0.2 MB.
+        n, width, padding = len(self.products), self._all_scaled.shape[2], -rows % _ROWS if self.is_packed else 0
+        rounded = self._all_rounded[: n * (rows + padding) * width].view(n, rows + padding, width)
+        self._scaled, self._rounded = self._all_scaled[:rows], rounded[:, :rows].transpose(0, 1)
+        self._shifted = rounded.view(torch.uint8)
+        self._directions = (self._shifted if self.is_packed else rounded).unbind()
+
+    def __call__(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Return for each direction the product (rows, output_dim) with x / max |x|, and max |x| (rows, directions, 1)."""
+        largest = torch.abs(x, out=self._scaled).amax(dim=2, keepdim=True).clamp_min_(_TINY)
+        torch.mul(x, _MOST / largest, out=self._scaled).round_()
+        self._rounded.copy_(self._scaled)
+        if self.is_packed:
+            self._shifted.add_(_ZERO_POINT)  # wraps around; converting to uint8 takes PyTorch eight times as long
+        products = zip(self.products, self._directions)
+        return [product.multiply(rounded, self.rows) for product, rounded in products], largest
 
 
 def _pack(values: Tensor) -> Tensor:
     packed: Tensor = torch.ops.onednn.qlinear_prepack(values, None)
+    release_freed_memory()  # of temporary copies
     return packed
 
 
@@ -139,45 +194,6 @@ def _has_packed_int8() -> bool:
         log.debug("oneDNN's int8 kernels are not available: %s", error)
         return False
     return torch.equal(packed, torch._int_mm(x.to(torch.int8), values.T).float().mul_(scale))
-
-
-class Int8Steps:
-    """The steps of one LSTM in one direction."""
-
-    def __init__(self, lstm: "ProjectedLSTM | Int8LSTM") -> None:
-        input_weight, state_weight, projection = int8_weights(lstm).values()
-        # tanh(z) = 2σ(2z) − 1: the factors are folded into the scales, which changes no digit.
-        input_weight, state_weight = (w._replace(scale=_double_j(w.scale)) for w in (input_weight, state_weight))
-        self.input, self.state = Int8Product(input_weight, pack_from=_PACK_INPUT), Int8Product(state_weight)
-        self.projection = Int8Product(projection._replace(scale=2 * projection.scale))
-        self.cell_clip, self.projection_clip = lstm.cell_clip, lstm.projection_clip
-        self.bias = _double_j(lstm.bias.detach())
-        self.bias[2 * lstm.cell_dim : 3 * lstm.cell_dim] += FORGET_BIAS
-
-    def inputs(self, x: Tensor) -> Tensor:
-        """Return what the input adds to the gates: (rows, input_dim) -> (rows, 4 · cell_dim)."""
-        return self.input(x, self.bias)
-
-    def step(self, from_input: Tensor, hidden: Tensor, twice: Tensor, output: Tensor) -> Tensor:
-        """Return the output of a step. `twice` is 2c and is updated, `output` (rows, cell_dim) is overwritten."""
-        gates, largest = self.state.unscaled(hidden)
-        sigmoid_rows(torch.addcmul(from_input, gates, largest, out=gates), out=gates)
-        i, j, f, o = gates.chunk(4, dim=1)
-        twice.mul_(f).addcmul_(i, j, value=4).sub_(i, alpha=2)
-        if self.cell_clip is not None:
-            twice.clamp_(-2 * self.cell_clip, 2 * self.cell_clip)
-        sigmoid_rows(twice, out=output).sub_(_HALF).mul_(o)
-        projected = self.projection(mix(output))
-        if self.projection_clip is not None:
-            projected.clamp_(-self.projection_clip, self.projection_clip)
-        return projected
-
-
-def _double_j(gates: Tensor) -> Tensor:
-    """Return the values (4 · cell_dim,) of the gates i, j, f, o as i, 2j, f, o."""
-    doubled = gates.clone()
-    doubled.chunk(4)[1].mul_(2)
-    return doubled
 
 
 @cache

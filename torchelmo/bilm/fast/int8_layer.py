@@ -1,0 +1,159 @@
+"""One layer of LSTMs in int8: its directions run side by side, so that both share every call but the products.
+
+Single sentences are limited by the number of calls. All tensors of a step are (rows, directions, dim): sentences are
+sorted by length, so the rows that remain when sentences end are the first ones, and stay contiguous.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from torchelmo.bilm.fast.int8 import (
+    Int8LSTM,
+    Int8Product,
+    MixedParts,
+    RoundedRows,
+    int8_weights,
+    sigmoid_rows,
+)
+from torchelmo.bilm.fast.products import Kernel
+from torchelmo.bilm.lstm import FORGET_BIAS, ProjectedLSTM
+from torchelmo.runtime import in_parallel
+
+_PACK_INPUT = 64  # rows: a copy of the input weight is not worth its memory for single sentences
+_HALF = torch.tensor(0.5)  # a tensor, because PyTorch converts a number in every call
+
+
+class Int8Layer:
+    """One layer of every direction.
+
+    Args:
+        lstms: The LSTM of each direction.
+        input_chunk: The largest number of values to compute at once from the input.
+    """
+
+    def __init__(self, lstms: Sequence[ProjectedLSTM | Int8LSTM], input_chunk: int) -> None:
+        first = lstms[0]
+        self.cell_dim, self.chunk = first.cell_dim, input_chunk
+        self.cell_clip, self.projection_clip = first.cell_clip, first.projection_clip
+        self.biases, self.inputs, self.states, self.projections = [], [], [], []
+        for lstm in lstms:
+            input_weight, state_weight, projection = int8_weights(lstm).values()
+            # tanh(z) = 2σ(2z) − 1: the factors are folded into the scales, which changes no digit.
+            input_weight, state_weight = (w._replace(scale=_double_j(w.scale)) for w in (input_weight, state_weight))
+            self.inputs.append(Int8Product(input_weight, pack_from=_PACK_INPUT))
+            self.states.append(Int8Product(state_weight))
+            self.projections.append(Int8Product(projection._replace(scale=2 * projection.scale)))
+            self.biases.append(_double_j(lstm.bias.detach()))
+            self.biases[-1][2 * self.cell_dim : 3 * self.cell_dim] += FORGET_BIAS
+
+    def run(self, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor, kernel: Kernel) -> Tensor:
+        """(n_directions, n_tokens, input_dim), step after step -> (n_directions, n_tokens, projection_dim).
+
+        `sizes` are the rows of each step. `hidden` and `cell` (n_directions, batch, …) are updated in place.
+        """
+        out = x.new_empty(x.shape[1], len(x), hidden.shape[2])
+
+        def run_some(which: slice) -> None:
+            with torch.inference_mode():  # the mode belongs to a thread
+                self._run(which, x[which], sizes, hidden[which], cell[which], out[:, which])
+
+        each, together = [(slice(d, d + 1),) for d in range(len(x))], [(slice(None),)]
+        in_parallel(run_some, each if kernel.in_threads else together, x.device)
+        return out.transpose(0, 1)
+
+    def _run(self, which: slice, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor, out: Tensor) -> None:
+        """Run some directions. `out` (n_tokens, n_directions, projection_dim) is overwritten."""
+        state, twice = hidden.transpose(0, 1), torch.mul(cell, 2).transpose(0, 1).contiguous()
+        steps, before = _Steps(self, which, twice), state
+        for rows, some_sizes in split_steps(sizes, self.chunk // (4 * self.cell_dim)):
+            before = steps.run(x[:, rows], some_sizes, state, before, out[rows])
+        cell.copy_(twice.transpose(0, 1)).mul_(0.5)
+        state[: len(before)] = before
+
+
+class _Steps:
+    """The steps of some directions. All memory but that of the products is allocated once.
+
+    Args:
+        layer: The layer.
+        which: Its directions.
+        twice: 2c for all rows (rows, n_directions, cell_dim), which is updated.
+    """
+
+    def __init__(self, layer: Int8Layer, which: slice, twice: Tensor) -> None:
+        rows, n, cell_dim = twice.shape
+        self.cell_clip, self.projection_clip = layer.cell_clip, layer.projection_clip
+        self.inputs = list(zip(layer.inputs[which], layer.biases[which]))
+        self.state = RoundedRows(layer.states[which], rows)
+        self.projection = RoundedRows(layer.projections[which], rows)
+        self.all_twice, self.all_gates = twice, twice.new_empty(rows, n, 4 * cell_dim)
+        self.all_outputs, self.other = torch.empty_like(twice), torch.empty_like(twice)
+        self.rows = -1
+
+    def run(self, x: Tensor, sizes: list[int], state: Tensor, before: Tensor, out: Tensor) -> Tensor:
+        """Write the outputs of a few steps to `out`, and return that of the last one.
+
+        `before` is the output of the step before. The rows of sentences that ended are copied to `state`.
+        """
+        added = [product(part, bias).split(sizes) for (product, bias), part in zip(self.inputs, x)]
+        for size, after, *from_input in zip(sizes, out.split(sizes), *added):
+            if size != self.rows:  # at the start, and when sentences end
+                state[size : len(before)] = before[size:]
+                before = before[:size]
+                self._resize(size)
+            self._step(from_input, before, after)
+            before = after
+        return before
+
+    def _resize(self, rows: int) -> None:
+        self.rows = rows
+        self.twice, self.gates, self.output = (
+            values[:rows] for values in (self.all_twice, self.all_gates, self.all_outputs)
+        )
+        self.parts, self.gates_by_direction = self.gates.chunk(4, dim=2), self.gates.unbind(1)
+        self.flat_gates, self.flat_twice, self.flat_output, other = (
+            values.flatten(0, 1) for values in (self.gates, self.twice, self.output, self.other[:rows])
+        )
+        self.mix = MixedParts(self.flat_output, other)
+        self.mixed = self.mix.result.view_as(self.output)
+        self.state.resize(rows)
+        self.projection.resize(rows)
+
+    def _step(self, from_input: Sequence[Tensor], before: Tensor, after: Tensor) -> None:
+        """Write the output of the step that follows `before` to `after`, both (rows, n_directions, projection_dim)."""
+        products, largest = self.state(before)
+        for add, product, factor, gates in zip(from_input, products, largest.unbind(1), self.gates_by_direction):
+            torch.addcmul(add, product, factor, out=gates)
+        sigmoid_rows(self.flat_gates, out=self.flat_gates)
+        i, j, f, o = self.parts
+        self.twice.mul_(f).addcmul_(i, j, value=4).sub_(i, alpha=2)
+        if self.cell_clip is not None:
+            self.twice.clamp_(-2 * self.cell_clip, 2 * self.cell_clip)
+        sigmoid_rows(self.flat_twice, out=self.flat_output).sub_(_HALF)
+        self.output.mul_(o)
+        self.mix()
+        products, largest = self.projection(self.mixed)
+        for product, factor, output in zip(products, largest.unbind(1), after.unbind(1)):
+            torch.mul(product, factor, out=output)
+        if self.projection_clip is not None:
+            after.clamp_(-self.projection_clip, self.projection_clip)
+
+
+def _double_j(gates: Tensor) -> Tensor:
+    """Return the values (4 · cell_dim,) of the gates i, j, f, o as i, 2j, f, o."""
+    doubled = gates.clone()
+    doubled.chunk(4)[1].mul_(2)
+    return doubled
+
+
+def split_steps(sizes: list[int], max_rows: int) -> Iterator[tuple[slice, list[int]]]:
+    """Group consecutive steps of at most `max_rows` rows (but at least one step): their rows, and their sizes."""
+    start, first = 0, 0
+    while first < len(sizes):
+        end, last = start + sizes[first], first + 1
+        while last < len(sizes) and end + sizes[last] - start <= max_rows:
+            end, last = end + sizes[last], last + 1
+        yield slice(start, end), sizes[first:last]
+        start, first = end, last
