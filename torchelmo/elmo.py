@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, overload
 import torch
 from torch import Tensor, nn
 
-from torchelmo.bilm.fast.cache import TokenVectorCache
+from torchelmo.bilm.fast.encoder import TokenVectorCache
 from torchelmo.bilm.fast.products import Kernels, Precision
 from torchelmo.bilm.model import BiLM
 from torchelmo.config import config_to_dict

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from torchelmo.bilm.fast.cache import TokenVectorCache
+from torchelmo.bilm.fast.encoder import TokenVectorCache
 from torchelmo.bilm.fast.inference import State
 from torchelmo.bilm.fast.products import Kernels, Precision
 from torchelmo.bilm.model import BiLM

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchelmo.bilm.fast.cache import TokenVectorCache
+from torchelmo.bilm.fast.encoder import TokenVectorCache
 from torchelmo.bilm.fast.products import WeightsVersion
 
 
@@ -117,7 +117,7 @@ def test_results_are_copies():
 FORK = """
 import os, sys, threading, time
 import torch
-from torchelmo.bilm.fast.cache import TokenVectorCache
+from torchelmo.bilm.fast.encoder import TokenVectorCache
 
 cache, words, vectors = TokenVectorCache(5), ["a", "b", "c"], torch.ones(3, 1)
 

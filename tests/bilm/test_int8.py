@@ -23,6 +23,8 @@ from torchelmo.bilm.fast.int8 import (
     quantize,
     sigmoid_rows,
 )
+from torchelmo.bilm.fast.int8_layer import Int8Layer
+from torchelmo.bilm.fast.products import Kernel
 from torchelmo.bilm.fast.training import run_training
 from torchelmo.bilm.lstm import ProjectedLSTM
 from torchelmo.errors import ConfigError, InputError, WeightsError
@@ -114,6 +116,41 @@ def test_a_row_has_the_same_bits_with_every_kernel(shape, threads):
         for rows in (1, 2, 7, 32):
             assert torch.equal(product(x[:rows]), together[:rows])
             assert torch.equal(product(x[-rows:]), together[-rows:])
+
+
+def run_plainly(lstm, x, sizes, hidden, cell):
+    """One direction, step after step, in which the state after the last step of a sentence is kept."""
+    input_weight, state_weight, projection = (Int8Product(weight) for weight in int8_weights(lstm).values())
+    bias = lstm.bias.detach().clone()
+    bias[2 * lstm.cell_dim : 3 * lstm.cell_dim] += 1.0
+    outputs = []
+    for part in x.split(sizes):
+        rows = len(part)
+        i, j, f, o = (input_weight(part) + bias + state_weight(hidden[:rows])).chunk(4, dim=1)
+        cell[:rows] = (f.sigmoid() * cell[:rows] + i.sigmoid() * j.tanh()).clamp(-lstm.cell_clip, lstm.cell_clip)
+        output = projection(mix(o.sigmoid() * cell[:rows].tanh()))
+        hidden[:rows] = output.clamp(-lstm.projection_clip, lstm.projection_clip)
+        outputs.append(hidden[:rows].clone())
+    return torch.cat(outputs)
+
+
+@needs_int8
+@pytest.mark.parametrize("in_threads", [False, True])
+@pytest.mark.parametrize(("dim", "cell_dim", "chunk"), [(16, 40, 1), (16, 40, 2000), (512, 1024, 1 << 15)])
+def test_a_layer_computes_the_steps_of_every_direction(dim, cell_dim, chunk, in_threads):
+    torch.manual_seed(0)
+    lstms = [ProjectedLSTM(dim, cell_dim, dim, cell_clip=0.3, projection_clip=0.2, backward=d > 0) for d in range(2)]
+    sizes = [5, 5, 4, 2, 1, 1]
+    x, hidden, cell = torch.randn(2, sum(sizes), dim), torch.rand(2, 6, dim) / 5, torch.rand(2, 6, cell_dim) / 5
+    states = [(hidden[d].clone(), cell[d].clone()) for d in range(2)]
+    expected = [run_plainly(lstm, values, sizes, *state) for lstm, values, state in zip(lstms, x, states)]
+    layer = Int8Layer(lstms, chunk)
+    found = layer.run(x, sizes, hidden, cell, Kernel("int8", in_threads=in_threads))
+    # Rounding differs, so a few values that are rounded to int8 differ by one step.
+    torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=5e-3)
+    torch.testing.assert_close(hidden, torch.stack([state[0] for state in states]), rtol=0, atol=5e-3)
+    torch.testing.assert_close(cell, torch.stack([state[1] for state in states]), rtol=0, atol=5e-3)
+    assert (found - torch.stack(expected)).abs().mean() < 1e-4
 
 
 @needs_int8

@@ -12,6 +12,7 @@ from facts import mentions
 import torchelmo.bulk
 from torchelmo import BiLM, BiLMConfig, Elmo
 from torchelmo.bilm.fast import products
+from torchelmo.bilm.fast.inference import Recurrence
 from torchelmo.bilm.fast.int8 import has_int8
 from torchelmo.bilm.fast.products import Kernel, Tuning, choose_kernel, list_kernels, measure_kernels
 from torchelmo.errors import ConfigError
@@ -65,6 +66,31 @@ def test_the_packing_of_the_first_call_and_one_slow_round_do_not_count():
         return run
 
     assert measure_kernels([Kernel("plain"), Kernel("packed")], prepare) == Kernel("packed")
+
+
+def test_threads_are_measured_in_the_second_of_two_runs():
+    calls: list[Kernel] = []
+
+    def prepare(kernel: Kernel):
+        def run() -> None:
+            first = not calls or calls[-1] != kernel
+            calls.append(kernel)
+            time.sleep({True: 0.02 if first else 0.002, False: 0.01}[kernel.in_threads])
+
+        return run
+
+    kernels = [Kernel("int8"), Kernel("int8", in_threads=True)]
+    assert measure_kernels(kernels, prepare) == kernels[1]
+
+
+@pytest.mark.parametrize(("sizes", "rows"), [([1] * 9, 1), ([4] * 9, 3), ([32, 32, 20, 1, 1, 1, 1, 1], 32), ([], 1)])
+def test_the_rows_of_most_tokens_choose_the_kernel(bilm, sizes, rows):
+    recurrence = Recurrence(
+        [bilm.forward_lstms, bilm.backward_lstms], residual=True, precision="float32", tuning=Tuning()
+    )
+    recurrence.choose(sizes, measure=False)
+    ((chosen, *_),) = recurrence._chosen
+    assert chosen == rows
 
 
 def test_one_process_keeps_its_choice():

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from torchelmo.bilm.encoder import CharCNN, WordEmbedding
-from torchelmo.bilm.fast.cache import TokenVectorCache
-from torchelmo.bilm.fast.encoder import FastEncoder
+from torchelmo.bilm.fast.encoder import FastEncoder, TokenVectorCache
 from torchelmo.bilm.fast.int8 import WEIGHTS, Int8LSTM, has_int8
-from torchelmo.bilm.fast.int8_layer import Int8Layer, split_steps
+from torchelmo.bilm.fast.int8_layer import Int8Layer
 from torchelmo.bilm.fast.products import (
     ROW_CLASSES,
     Kernel,
@@ -32,6 +31,7 @@ from torchelmo.bilm.fast.products import (
     list_candidates,
     list_kernels,
     prepare_product,
+    split_steps,
 )
 from torchelmo.bilm.lstm import FORGET_BIAS, ProjectedLSTM
 from torchelmo.runtime import in_parallel

@@ -31,7 +31,7 @@ _PARTS = 8  # of the outputs of cells that are mixed; or 4, 2 or 1 if their numb
 _LARGEST = 127  # of the int8 values that are used, so that every value has its negative
 _ZERO_POINT = 128  # oneDNN's kernel takes activations as uint8
 _TINY = 1e-30  # a row or column without larger values becomes zero
-_ROWS = 2  # the packed product is computed for multiples of this number of rows
+_ROWS = 2  # packed products are computed for multiples of this number of rows
 _SMALL = 1 << 20  # weights up to this size are multiplied without oneDNN's packing: preparing a call takes longer
 # Tensors, because PyTorch converts a number in every call.
 _MOST = torch.tensor(float(_LARGEST))
@@ -67,17 +67,18 @@ class MixedParts:
     """
 
     def __init__(self, x: Tensor, other: Tensor) -> None:
-        self.result, self._passes, signs = x, list[tuple[Tensor, Tensor, Tensor, Tensor]](), _SIGNS.to(x.device)
-        (rows, width), n_parts, parts = x.shape, 1, 1
-        n_parts = gcd(width, _PARTS)
-        while parts < n_parts:
+        (rows, width), parts = x.shape, 1
+        self.result, self._signs = x, _SIGNS.to(x.device)
+        self._passes: list[tuple[Tensor, Tensor, Tensor]] = []
+        while parts < gcd(width, _PARTS):
             shape = rows, parts, 2, width // parts // 2
-            self._passes.append((*self.result.view(shape).split(1, dim=2), signs, other.view(shape)))
+            one, two = self.result.view(shape).split(1, dim=2)
+            self._passes.append((one, two, other.view(shape)))
             self.result, other, parts = other, self.result, 2 * parts
 
     def __call__(self) -> Tensor:
-        for one, two, signs, out in self._passes:
-            torch.addcmul(one, two, signs, out=out)
+        for one, two, out in self._passes:
+            torch.addcmul(one, two, self._signs, out=out)
         return self.result
 
 
@@ -87,9 +88,8 @@ def mix(x: Tensor) -> Tensor:
     >>> mix(torch.tensor([[8.0, 0, 0, 0, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6, 0, 0]])).int().tolist()
     [[8, 8, 8, 8, 8, 8, 8, 8], [21, -3, 7, -1, -1, -1, -15, 1]]
     """
-    return MixedParts(
-        x.clone(memory_format=torch.contiguous_format), torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    )()
+    rows = x.clone(memory_format=torch.contiguous_format)
+    return MixedParts(rows, torch.empty_like(rows))()
 
 
 def _mix_columns(weight: Tensor) -> Tensor:
@@ -112,24 +112,24 @@ class Int8Product:
 
     def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
         """(rows, input_dim) -> (rows, output_dim). `add` is one row for all rows, or one for each."""
-        [product], largest = RoundedRows([self], len(x))(x.unsqueeze(1))
+        [product], largest = Int8Products([self], len(x))(x.unsqueeze(1))
         return product.mul_(largest[:, 0]) if add is None else torch.addcmul(add, product, largest[:, 0], out=product)
 
-    def is_packed(self, rows: int) -> bool:
-        """Return whether `rows` rows are multiplied with a packed copy, which is made now if it is missing."""
+    def use_packed(self, rows: int) -> bool:
+        """Return whether a packed copy multiplies `rows` rows. It is made now if it is missing."""
         if self._packed is None and rows >= self.pack_from and self.values.numel() > _SMALL and _has_packed_int8():
             self._packed = _pack(self.values)
         return self._packed is not None and rows > 1
 
     def multiply(self, x: Tensor, rows: int) -> Tensor:
-        """Multiply the first `rows` of the rows that `RoundedRows` rounded."""
+        """Multiply the first `rows` of the rows that `Int8Products` rounded."""
         if x.dtype == torch.uint8:
             assert self._packed is not None
             return _multiply_packed(x, self._packed, self.scale)[:rows]
         return torch._int_mm(x, self._columns).float().mul_(self.scale)
 
 
-class RoundedRows:
+class Int8Products:
     """Round rows (rows, n_directions, width) to int8 and multiply them with one weight for each direction.
 
     Args:
@@ -146,7 +146,8 @@ class RoundedRows:
     def resize(self, rows: int) -> None:
         """Set the number of rows."""
         self.rows = rows
-        self.is_packed = all([product.is_packed(rows) for product in self.products])  # they have the same shape
+        packed = [product.use_packed(rows) for product in self.products]
+        self.is_packed = packed[0]  # all have the same shape
         # oneDNN makes a kernel for every number of rows, which takes a millisecond and 0.2 MB.
         n, width, padding = len(self.products), self._all_scaled.shape[2], -rows % _ROWS if self.is_packed else 0
         rounded = self._all_rounded[: n * (rows + padding) * width].view(n, rows + padding, width)
@@ -155,7 +156,7 @@ class RoundedRows:
         self._directions = (self._shifted if self.is_packed else rounded).unbind()
 
     def __call__(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Return for each direction the product (rows, output_dim) with x / max |x|, and max |x| (rows, directions, 1)."""
+        """(rows, n_directions, width) -> x / max |x| · W of each direction, and max |x| (rows, n_directions, 1)."""
         largest = torch.abs(x, out=self._scaled).amax(dim=2, keepdim=True).clamp_min_(_TINY)
         torch.mul(x, _MOST / largest, out=self._scaled).round_()
         self._rounded.copy_(self._scaled)

@@ -4,7 +4,7 @@ Single sentences are limited by the number of calls. All tensors of a step are (
 sorted by length, so the rows that remain when sentences end are the first ones, and stay contiguous.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,12 +12,12 @@ from torch import Tensor
 from torchelmo.bilm.fast.int8 import (
     Int8LSTM,
     Int8Product,
+    Int8Products,
     MixedParts,
-    RoundedRows,
     int8_weights,
     sigmoid_rows,
 )
-from torchelmo.bilm.fast.products import Kernel
+from torchelmo.bilm.fast.products import Kernel, split_steps
 from torchelmo.bilm.lstm import FORGET_BIAS, ProjectedLSTM
 from torchelmo.runtime import in_parallel
 
@@ -65,10 +65,11 @@ class Int8Layer:
 
     def _run(self, which: slice, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor, out: Tensor) -> None:
         """Run some directions. `out` (n_tokens, n_directions, projection_dim) is overwritten."""
-        state, twice = hidden.transpose(0, 1), torch.mul(cell, 2).transpose(0, 1).contiguous()
-        steps, before = _Steps(self, which, twice), state
-        for rows, some_sizes in split_steps(sizes, self.chunk // (4 * self.cell_dim)):
-            before = steps.run(x[:, rows], some_sizes, state, before, out[rows])
+        x, state, twice = x.transpose(0, 1), hidden.transpose(0, 1), torch.mul(cell, 2).transpose(0, 1).contiguous()
+        max_rows = max(len(twice), self.chunk // (4 * self.cell_dim))
+        steps, before = _Steps(self, which, twice, min(len(x), max_rows)), state
+        for rows, some_sizes in split_steps(sizes, max_rows):
+            before = steps.run(x[rows], some_sizes, state, before, out[rows])
         cell.copy_(twice.transpose(0, 1)).mul_(0.5)
         state[: len(before)] = before
 
@@ -79,55 +80,54 @@ class _Steps:
     Args:
         layer: The layer.
         which: Its directions.
-        twice: 2c for all rows (rows, n_directions, cell_dim), which is updated.
+        twice: 2c for all sentences (rows, n_directions, cell_dim), which is updated.
+        max_rows: The largest number of rows whose gates are computed at once from the input.
     """
 
-    def __init__(self, layer: Int8Layer, which: slice, twice: Tensor) -> None:
-        rows, n, cell_dim = twice.shape
-        self.cell_clip, self.projection_clip = layer.cell_clip, layer.projection_clip
-        self.inputs = list(zip(layer.inputs[which], layer.biases[which]))
-        self.state = RoundedRows(layer.states[which], rows)
-        self.projection = RoundedRows(layer.projections[which], rows)
-        self.all_twice, self.all_gates = twice, twice.new_empty(rows, n, 4 * cell_dim)
+    def __init__(self, layer: Int8Layer, which: slice, twice: Tensor, max_rows: int) -> None:
+        n_sentences, n, cell_dim = twice.shape
+        self.cell_clip, self.projection_clip, self.biases = layer.cell_clip, layer.projection_clip, layer.biases[which]
+        self.input = Int8Products(layer.inputs[which], max_rows)
+        self.state = Int8Products(layer.states[which], n_sentences)
+        self.projection = Int8Products(layer.projections[which], n_sentences)
+        self.all_gates, self.all_twice = twice.new_empty(max_rows, n, 4 * cell_dim), twice
         self.all_outputs, self.other = torch.empty_like(twice), torch.empty_like(twice)
         self.rows = -1
 
     def run(self, x: Tensor, sizes: list[int], state: Tensor, before: Tensor, out: Tensor) -> Tensor:
-        """Write the outputs of a few steps to `out`, and return that of the last one.
+        """Run a few steps (n_rows, n_directions, input_dim), write their outputs to `out`, and return the last one.
 
         `before` is the output of the step before. The rows of sentences that ended are copied to `state`.
         """
-        added = [product(part, bias).split(sizes) for (product, bias), part in zip(self.inputs, x)]
-        for size, after, *from_input in zip(sizes, out.split(sizes), *added):
+        all_gates = self.all_gates[: len(x)]
+        self.input.resize(len(x))
+        self._add(self.biases, *self.input(x), all_gates)
+        for size, gates, after in zip(sizes, all_gates.split(sizes), out.split(sizes)):
             if size != self.rows:  # at the start, and when sentences end
                 state[size : len(before)] = before[size:]
                 before = before[:size]
                 self._resize(size)
-            self._step(from_input, before, after)
+            self._step(gates, before, after)
             before = after
         return before
 
     def _resize(self, rows: int) -> None:
-        self.rows = rows
-        self.twice, self.gates, self.output = (
-            values[:rows] for values in (self.all_twice, self.all_gates, self.all_outputs)
-        )
-        self.parts, self.gates_by_direction = self.gates.chunk(4, dim=2), self.gates.unbind(1)
-        self.flat_gates, self.flat_twice, self.flat_output, other = (
-            values.flatten(0, 1) for values in (self.gates, self.twice, self.output, self.other[:rows])
-        )
-        self.mix = MixedParts(self.flat_output, other)
+        self.rows, self.twice, self.output = rows, self.all_twice[:rows], self.all_outputs[:rows]
+        self.flat_twice, self.flat_output = self.twice.flatten(0, 1), self.output.flatten(0, 1)
+        self.mix = MixedParts(self.flat_output, self.other[:rows].flatten(0, 1))
         self.mixed = self.mix.result.view_as(self.output)
         self.state.resize(rows)
         self.projection.resize(rows)
 
-    def _step(self, from_input: Sequence[Tensor], before: Tensor, after: Tensor) -> None:
-        """Write the output of the step that follows `before` to `after`, both (rows, n_directions, projection_dim)."""
-        products, largest = self.state(before)
-        for add, product, factor, gates in zip(from_input, products, largest.unbind(1), self.gates_by_direction):
-            torch.addcmul(add, product, factor, out=gates)
-        sigmoid_rows(self.flat_gates, out=self.flat_gates)
-        i, j, f, o = self.parts
+    def _step(self, gates: Tensor, before: Tensor, after: Tensor) -> None:
+        """Write the output of the step that follows `before` to `after`, both (rows, n_directions, projection_dim).
+
+        `gates` (rows, n_directions, 4 · cell_dim) is what the input adds to them, and is overwritten.
+        """
+        self._add(gates.unbind(1), *self.state(before), gates)
+        flat_gates = gates.flatten(0, 1)
+        sigmoid_rows(flat_gates, out=flat_gates)
+        i, j, f, o = gates.chunk(4, dim=2)
         self.twice.mul_(f).addcmul_(i, j, value=4).sub_(i, alpha=2)
         if self.cell_clip is not None:
             self.twice.clamp_(-2 * self.cell_clip, 2 * self.cell_clip)
@@ -140,20 +140,15 @@ class _Steps:
         if self.projection_clip is not None:
             after.clamp_(-self.projection_clip, self.projection_clip)
 
+    @staticmethod
+    def _add(values: Sequence[Tensor], products: list[Tensor], largest: Tensor, out: Tensor) -> None:
+        """Write value + product · max |x| of each direction to `out` (rows, n_directions, dim)."""
+        for value, product, factor, result in zip(values, products, largest.unbind(1), out.unbind(1)):
+            torch.addcmul(value, product, factor, out=result)
+
 
 def _double_j(gates: Tensor) -> Tensor:
     """Return the values (4 · cell_dim,) of the gates i, j, f, o as i, 2j, f, o."""
     doubled = gates.clone()
     doubled.chunk(4)[1].mul_(2)
     return doubled
-
-
-def split_steps(sizes: list[int], max_rows: int) -> Iterator[tuple[slice, list[int]]]:
-    """Group consecutive steps of at most `max_rows` rows (but at least one step): their rows, and their sizes."""
-    start, first = 0, 0
-    while first < len(sizes):
-        end, last = start + sizes[first], first + 1
-        while last < len(sizes) and end + sizes[last] - start <= max_rows:
-            end, last = end + sizes[last], last + 1
-        yield slice(start, end), sizes[first:last]
-        start, first = end, last

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -149,6 +149,17 @@ def is_available(kind: Any, message: str) -> bool:
         log.info(message, str(error).splitlines()[0])
         return False
     return torch.equal(product, x)
+
+
+def split_steps(sizes: list[int], max_rows: int) -> Iterator[tuple[slice, list[int]]]:
+    """Group consecutive steps of at most `max_rows` rows (but at least one step): their rows, and their sizes."""
+    start, first = 0, 0
+    while first < len(sizes):
+        end, last = start + sizes[first], first + 1
+        while last < len(sizes) and end + sizes[last] - start <= max_rows:
+            end, last = end + sizes[last], last + 1
+        yield slice(start, end), sizes[first:last]
+        start, first = end, last
 
 
 # The choice of a kernel
