@@ -29,6 +29,7 @@ from torchelmo.bilm.fast.training import run_training
 from torchelmo.bilm.lstm import ProjectedLSTM
 from torchelmo.errors import ConfigError, InputError, WeightsError
 from torchelmo.formats.convert import convert
+from torchelmo.text.vocabulary import Vocabulary
 
 needs_int8 = pytest.mark.skipif(not has_int8(), reason="this machine has no int8 kernels")
 SENTENCES = [
@@ -245,6 +246,18 @@ def test_the_linear_layers_of_the_encoder_are_float16(bilm, tmp_path):
         bilm.encoder.projection.weight[0, 0] = 1e6
     bilm.save(tmp_path, dtype=torch.int8)
     assert torchelmo.load(tmp_path).encoder.projection.weight[0, 0] == 65504
+
+
+def test_the_softmax_of_a_folder_is_float16(tmp_path):
+    bilm = BiLM(BiLMConfig(**SHAPE, softmax_words=7), vocabulary=Vocabulary(["<S>", "</S>", "<UNK>", *"abcd"]))
+    bilm.save(tmp_path / "int8", dtype=torch.int8)
+    assert load_file(tmp_path / "int8" / "model.safetensors")["softmax.weight"].dtype == torch.float16
+    back = torchelmo.load(tmp_path / "int8")
+    assert torch.equal(back.softmax.weight, bilm.softmax.weight.half().float())
+    back.save(tmp_path / "again")
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (
+        tmp_path / "int8" / "model.safetensors"
+    ).read_bytes()
 
 
 def test_the_reference_encoder_of_an_int8_model_is_near_to_float32(bilm):

@@ -20,7 +20,7 @@ from torchelmo.bilm.config import BiLMConfig
 from torchelmo.bilm.encoder import CharCNN, build_encoder, normal_
 from torchelmo.bilm.fast.encoder import unique_rows
 from torchelmo.bilm.fast.inference import FastInference
-from torchelmo.bilm.fast.int8 import HalfLinear, Int8LSTM, quantize_module, replace_module
+from torchelmo.bilm.fast.int8 import HalfLinear, Int8LSTM, quantize_module, replace_module, to_half
 from torchelmo.bilm.folder import HubMethods, MixWeights, ModelCard, write_folder
 from torchelmo.bilm.lstm import LSTMState, ProjectedLSTM
 from torchelmo.config import config_to_dict
@@ -316,7 +316,7 @@ class BiLM(HubMethods, nn.Module):
         Args:
             folder: The folder; it is created if necessary.
             dtype: The type of the numbers in the file, such as torch.float16; default: that of the parameters.
-                torch.int8 rounds the weights as `quantize` does.
+                torch.int8 rounds the weights as `quantize` does, and those of the softmax to float16.
 
         Raises:
             OutputExistsError: The folder contains files, but no model. It is left as it is.
@@ -328,6 +328,8 @@ class BiLM(HubMethods, nn.Module):
         tensors = (self if int8 else self.dequantized()).own_tensors()
         for name, module in self._roundable_modules() if int8 and not self.is_int8 else []:
             tensors = replace_module(tensors, name, quantize_module(module))
+        if int8 and "softmax.weight" in tensors:
+            tensors["softmax.weight"] = to_half(tensors["softmax.weight"])
         write_folder(folder, card, tensors, dtype=None if int8 else dtype)
 
     @property

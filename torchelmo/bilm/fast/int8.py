@@ -309,9 +309,9 @@ class HalfLinear(nn.Module):
 
     def __init__(self, like: nn.Linear) -> None:
         super().__init__()
-        weight, largest = like.weight.detach(), torch.finfo(torch.float16).max
+        weight = like.weight.detach()
         rounded = torch.empty(weight.shape, dtype=torch.float16, device="meta")
-        self.register_buffer("weight", rounded if weight.is_meta else weight.clamp(-largest, largest).half())
+        self.register_buffer("weight", rounded if weight.is_meta else to_half(weight))
         self.register_buffer("bias", like.bias.detach())
 
     def dequantize(self) -> nn.Linear:
@@ -323,6 +323,12 @@ class HalfLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(..., input_dim) -> (..., output_dim)."""
         return F.linear(x, self.weight.to(x.dtype), self.bias)
+
+
+def to_half(weight: Tensor) -> Tensor:
+    """Round a weight to float16; numbers beyond its range become the largest ones in it."""
+    largest = torch.finfo(torch.float16).max
+    return weight.clamp(-largest, largest).half()
 
 
 def quantize_module(module: nn.Module) -> "Int8LSTM | HalfLinear":
