@@ -21,7 +21,7 @@ from torchelmo.bilm.fast.products import Kernel, split_steps
 from torchelmo.bilm.lstm import FORGET_BIAS, ProjectedLSTM
 from torchelmo.runtime import in_parallel
 
-_PACK_INPUT = 64  # rows: a copy of the input weight is not worth its memory for single sentences
+_PACK_INPUT = 32  # rows: a copy of the input weight is not worth its memory for single sentences
 _HALF = torch.tensor(0.5)  # a tensor, because PyTorch converts a number in every call
 
 
@@ -66,7 +66,7 @@ class Int8Layer:
     def _run(self, which: slice, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor, out: Tensor) -> None:
         """Run some directions. `out` (n_tokens, n_directions, projection_dim) is overwritten."""
         x, state, twice = x.transpose(0, 1), hidden.transpose(0, 1), torch.mul(cell, 2).transpose(0, 1).contiguous()
-        max_rows = max(len(twice), self.chunk // (4 * self.cell_dim))
+        max_rows = max(len(twice), self.chunk // (4 * self.cell_dim * len(hidden)))
         steps, before = _Steps(self, which, twice, min(len(x), max_rows)), state
         for rows, some_sizes in split_steps(sizes, max_rows):
             before = steps.run(x[rows], some_sizes, state, before, out[rows])
@@ -90,8 +90,8 @@ class _Steps:
         self.input = Int8Products(layer.inputs[which], max_rows)
         self.state = Int8Products(layer.states[which], n_sentences)
         self.projection = Int8Products(layer.projections[which], n_sentences)
-        self.all_gates, self.all_twice = twice.new_empty(max_rows, n, 4 * cell_dim), twice
-        self.all_outputs, self.other = torch.empty_like(twice), torch.empty_like(twice)
+        self.all_gates = twice.new_empty(max_rows, n, 4 * cell_dim) if n > 1 else None  # one direction uses its products
+        self.all_twice, self.all_outputs, self.other = twice, torch.empty_like(twice), torch.empty_like(twice)
         self.rows = -1
 
     def run(self, x: Tensor, sizes: list[int], state: Tensor, before: Tensor, out: Tensor) -> Tensor:
@@ -99,9 +99,10 @@ class _Steps:
 
         `before` is the output of the step before. The rows of sentences that ended are copied to `state`.
         """
-        all_gates = self.all_gates[: len(x)]
         self.input.resize(len(x))
-        self._add(self.biases, *self.input(x), all_gates)
+        products, largest = self.input(x)
+        all_gates = products[0].unsqueeze(1) if self.all_gates is None else self.all_gates[: len(x)]
+        self._add(self.biases, products, largest, all_gates)
         for size, gates, after in zip(sizes, all_gates.split(sizes), out.split(sizes)):
             if size != self.rows:  # at the start, and when sentences end
                 state[size : len(before)] = before[size:]
