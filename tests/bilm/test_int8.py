@@ -136,9 +136,9 @@ def run_plainly(lstm, x, sizes, hidden, cell):
 
 
 @needs_int8
-@pytest.mark.parametrize("in_threads", [False, True])
+@pytest.mark.parametrize("kernel", [Kernel("int8"), Kernel("int8 together"), Kernel("int8", in_threads=True)], ids=str)
 @pytest.mark.parametrize(("dim", "cell_dim", "chunk"), [(16, 40, 1), (16, 40, 2000), (512, 1024, 1 << 15)])
-def test_a_layer_computes_the_steps_of_every_direction(dim, cell_dim, chunk, in_threads):
+def test_a_layer_computes_the_steps_of_every_direction(dim, cell_dim, chunk, kernel):
     torch.manual_seed(0)
     lstms = [ProjectedLSTM(dim, cell_dim, dim, cell_clip=0.3, projection_clip=0.2, backward=d > 0) for d in range(2)]
     sizes = [5, 5, 4, 2, 1, 1]
@@ -146,7 +146,7 @@ def test_a_layer_computes_the_steps_of_every_direction(dim, cell_dim, chunk, in_
     states = [(hidden[d].clone(), cell[d].clone()) for d in range(2)]
     expected = [run_plainly(lstm, values, sizes, *state) for lstm, values, state in zip(lstms, x, states)]
     layer = Int8Layer(lstms, chunk)
-    found = layer.run(x, sizes, hidden, cell, Kernel("int8", in_threads=in_threads))
+    found = layer.run(x, sizes, hidden, cell, kernel)
     # Rounding differs, so a few values that are rounded to int8 differ by one step.
     torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=5e-3)
     torch.testing.assert_close(hidden, torch.stack([state[0] for state in states]), rtol=0, atol=5e-3)

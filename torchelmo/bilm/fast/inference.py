@@ -247,7 +247,7 @@ class Recurrence:
 
     def _layer(self, kernel: Kernel, j: int) -> "_Layer":
         """Return layer j with the weights that a kernel needs; prepare them when they are first needed."""
-        product = "joint" if kernel.product in ("batched", "joined") else kernel.product
+        product = kernel.layout
         if (product, j) not in self._layers:
             lstms, tuning = self.lstms[j], self.tuning
             if product == "int8":
@@ -284,10 +284,10 @@ class Recurrence:
             layer = self._layer(kernel, 0)
             return lambda: layer.run(x, steps, hidden, cell, kernel)
 
-        used = {product for product, j in self._layers}
+        used = {layout for layout, j in self._layers}
         chosen = choose_kernel(key, kernels, prepare)
         self._layer(chosen, 0)
-        keep = used | {"joint" if chosen.product in ("batched", "joined") else chosen.product}
+        keep = used | {chosen.layout}
         self._layers = {name: layer for name, layer in self._layers.items() if name[0] in keep}  # drop others' weights
         return chosen
 

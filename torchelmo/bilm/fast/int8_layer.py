@@ -1,4 +1,4 @@
-"""One layer of LSTMs in int8: its directions run side by side, so that both share every call but the products.
+"""One layer of LSTMs in int8. Its directions run together, so that they share every call but the products, or singly.
 
 Single sentences are limited by the number of calls. All tensors of a step are (rows, directions, dim): sentences are
 sorted by length, so the rows that remain when sentences end are the first ones, and stay contiguous.
@@ -21,7 +21,7 @@ from torchelmo.bilm.fast.products import Kernel, split_steps
 from torchelmo.bilm.lstm import FORGET_BIAS, ProjectedLSTM
 from torchelmo.runtime import in_parallel
 
-_PACK_INPUT = 32  # rows: a copy of the input weight is not worth its memory for single sentences
+_PACK_INPUT = 64  # rows: a copy of the input weight is not worth its memory for single sentences
 _HALF = torch.tensor(0.5)  # a tensor, because PyTorch converts a number in every call
 
 
@@ -59,14 +59,15 @@ class Int8Layer:
             with torch.inference_mode():  # the mode belongs to a thread
                 self._run(which, x[which], sizes, hidden[which], cell[which], out[:, which])
 
-        each, together = [(slice(d, d + 1),) for d in range(len(x))], [(slice(None),)]
-        in_parallel(run_some, each if kernel.in_threads else together, x.device)
+        parts = [slice(None)] if kernel.product == "int8 together" else [slice(d, d + 1) for d in range(len(x))]
+        for group in [parts] if kernel.in_threads else [[part] for part in parts]:
+            in_parallel(run_some, [(part,) for part in group], x.device)  # a single call uses all threads
         return out.transpose(0, 1)
 
     def _run(self, which: slice, x: Tensor, sizes: list[int], hidden: Tensor, cell: Tensor, out: Tensor) -> None:
         """Run some directions. `out` (n_tokens, n_directions, projection_dim) is overwritten."""
         x, state, twice = x.transpose(0, 1), hidden.transpose(0, 1), torch.mul(cell, 2).transpose(0, 1).contiguous()
-        max_rows = max(len(twice), self.chunk // (4 * self.cell_dim * len(hidden)))
+        max_rows = max(len(twice), self.chunk // (4 * self.cell_dim))
         steps, before = _Steps(self, which, twice, min(len(x), max_rows)), state
         for rows, some_sizes in split_steps(sizes, max_rows):
             before = steps.run(x[rows], some_sizes, state, before, out[rows])
@@ -90,7 +91,9 @@ class _Steps:
         self.input = Int8Products(layer.inputs[which], max_rows)
         self.state = Int8Products(layer.states[which], n_sentences)
         self.projection = Int8Products(layer.projections[which], n_sentences)
-        self.all_gates = twice.new_empty(max_rows, n, 4 * cell_dim) if n > 1 else None  # one direction uses its products
+        self.all_gates = (
+            twice.new_empty(max_rows, n, 4 * cell_dim) if n > 1 else None
+        )  # one direction uses its products
         self.all_twice, self.all_outputs, self.other = twice, torch.empty_like(twice), torch.empty_like(twice)
         self.rows = -1
 

@@ -168,10 +168,16 @@ def split_steps(sizes: list[int], max_rows: int) -> Iterator[tuple[slice, list[i
 class Kernel(NamedTuple):
     """A way to run the LSTMs of one layer."""
 
-    # "batched", "joined": the gates of all directions together; "plain", "half", "int8", "always packed": one kind of
-    # product; "packed": plain for a single row, packed for several
+    # "batched", "joined", "int8 together": the gates of all directions together; "plain", "half", "int8",
+    # "always packed": one kind of product; "packed": plain for a single row, packed for several
     product: str
     in_threads: bool = False  # each direction on its own thread; otherwise one after the other, with all threads
+
+    @property
+    def layout(self) -> str:
+        """The name of the prepared weights, which some kernels share."""
+        shared = {"batched": "joint", "joined": "joint", "int8 together": "int8"}
+        return shared.get(self.product, self.product)
 
     def __str__(self) -> str:
         return f"{self.product}, in threads" if self.in_threads else self.product
@@ -181,7 +187,10 @@ def list_kernels(weight: Tensor, precision: Precision, tuning: Tuning) -> list[K
     """Return the kernels for LSTMs with this state weight; the first is the fixed choice for a few rows."""
     on_cpu = weight.device.type == "cpu"
     if precision == "int8":
-        return [Kernel("int8"), Kernel("int8", in_threads=True)]
+        # Together needs fewer calls, in turn less of the processor's cache.
+        one, other = Kernel("int8"), Kernel("int8 together")
+        small = weight.numel() <= tuning.max_paired_weight
+        return [*((other, one) if small else (one, other)), Kernel("int8", in_threads=True)]
     if weight.numel() <= tuning.max_paired_weight or not on_cpu:
         joint = [Kernel("batched"), Kernel("joined")]
         if not on_cpu or weight.numel() < tuning.min_packed_weight or not has_packed():
@@ -203,7 +212,7 @@ def list_candidates(kernels: Sequence[Kernel], rows: int, n_directions: int) -> 
     fixed = kernels[0]
     if small and rows >= _MANY_ROWS and packed in kernels and prefers_onednn():
         fixed = packed
-    elif rows > _MANY_ROWS and int8_in_threads in kernels and n_directions > 1:
+    elif fixed == Kernel("int8") and rows > _MANY_ROWS and n_directions > 1:
         fixed = int8_in_threads
     others = [kernel for kernel in kernels if kernel != fixed and (n_directions > 1 or not kernel.in_threads)]
     if small and rows < FEW_ROWS:  # packed kernels use the plain product
