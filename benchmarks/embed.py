@@ -154,7 +154,7 @@ def measure_shape(shape: str, arguments: argparse.Namespace, result: dict[str, A
             processes += [
                 partial(Worker, name, sys.executable, files, arguments.threads, checkout=arguments.before)
                 for name in names
-                if name in ("float32", "float16")
+                if name in ("float32", "float16", "int8")
             ]
         one = [sentence for sentence in sample_sentences(arguments.text, 4000) if len(sentence) == 20][:1]
         result["startup"][shape] = measure_startup(processes, one, arguments.starts)
@@ -320,7 +320,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--starts", type=int, default=3, help="starts of each process for import, load and first call (default: 3)"
     )
-    parser.add_argument("--before", type=Path, help="checkout of an earlier version, to measure float32 and float16 of")
+    parser.add_argument("--before", type=Path, help="checkout of an earlier version, to measure too")
     parser.add_argument(
         "--alternatives",
         action="store_true",

@@ -34,7 +34,7 @@ from torchelmo.bilm.fast.products import (
     split_steps,
 )
 from torchelmo.bilm.lstm import FORGET_BIAS, ProjectedLSTM
-from torchelmo.runtime import in_parallel
+from torchelmo.runtime import in_parallel, release_freed_memory
 
 LSTM = ProjectedLSTM | Int8LSTM
 State = tuple[Tensor, Tensor]  # hidden and cell (n_directions, n_layers, n_sentences, …), as in BiLMState
@@ -289,6 +289,7 @@ class Recurrence:
         self._layer(chosen, 0)
         keep = used | {chosen.layout}
         self._layers = {name: layer for name, layer in self._layers.items() if name[0] in keep}  # drop others' weights
+        release_freed_memory()
         return chosen
 
 
