@@ -259,7 +259,7 @@ class Recurrence:
 
     def choose(self, sizes: Sequence[int], *, measure: bool = True) -> Kernel:
         """Return the kernel for steps of these sizes: the fastest one of the first layer, or without measuring."""
-        mean = sum(size * size for size in sizes) / max(1, sum(sizes))  # of the tokens
+        mean = sum(size * size for size in sizes) / max(1, sum(sizes))  # rows of a step, on average over the tokens
         rows = min(ROW_CLASSES, key=lambda rows: abs(math.log(rows / max(1.0, mean))))
         key = rows, measure, torch.get_num_threads()
         if key not in self._chosen:

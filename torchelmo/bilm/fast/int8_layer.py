@@ -91,9 +91,8 @@ class _Steps:
         self.input = Int8Products(layer.inputs[which], max_rows)
         self.state = Int8Products(layer.states[which], n_sentences)
         self.projection = Int8Products(layer.projections[which], n_sentences)
-        self.all_gates = (
-            twice.new_empty(max_rows, n, 4 * cell_dim) if n > 1 else None
-        )  # one direction uses its products
+        # The gates of a single direction take the place of its products.
+        self.all_gates = twice.new_empty(max_rows, n, 4 * cell_dim) if n > 1 else None
         self.all_twice, self.all_outputs, self.other = twice, torch.empty_like(twice), torch.empty_like(twice)
         self.rows = -1
 

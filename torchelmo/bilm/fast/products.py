@@ -208,12 +208,11 @@ def list_kernels(weight: Tensor, precision: Precision, tuning: Tuning) -> list[K
 def list_candidates(kernels: Sequence[Kernel], rows: int, n_directions: int) -> list[Kernel]:
     """Return the kernels to measure for steps of about `rows` rows; the first is the fixed choice."""
     small = kernels[0].product == "batched"
-    packed, int8_in_threads = Kernel("packed"), Kernel("int8", in_threads=True)
-    fixed = kernels[0]
+    packed, fixed = Kernel("packed"), kernels[0]
     if small and rows >= _MANY_ROWS and packed in kernels and prefers_onednn():
         fixed = packed
     elif fixed == Kernel("int8") and rows > _MANY_ROWS and n_directions > 1:
-        fixed = int8_in_threads
+        fixed = Kernel("int8", in_threads=True)
     others = [kernel for kernel in kernels if kernel != fixed and (n_directions > 1 or not kernel.in_threads)]
     if small and rows < FEW_ROWS:  # packed kernels use the plain product
         others = [kernel for kernel in others if kernel.product != "packed"]
