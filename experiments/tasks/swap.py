@@ -32,7 +32,8 @@ def main() -> None:
         differences.append(other - own)
         print(f"| {folder.name} | {own:.2f} | {other:.2f} | {other - own:+.2f} |", flush=True)
     spread = statistics.stdev(differences) if len(differences) > 1 else 0.0
-    print(f"mean difference {statistics.fmean(differences):+.2f}, standard deviation {spread:.2f}")
+    error = spread / len(differences) ** 0.5
+    print(f"mean difference {statistics.fmean(differences):+.2f}, standard deviation {spread:.2f}, error {error:.2f}")
 
 
 def score(folder: Path, data: Path) -> float:
