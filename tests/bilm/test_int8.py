@@ -3,6 +3,7 @@
 import copy
 import json
 import logging
+import pickle
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from torchelmo.bilm.fast.int8 import (
     sigmoid_rows,
 )
 from torchelmo.bilm.fast.int8_layer import Int8Layer
-from torchelmo.bilm.fast.products import Kernel
+from torchelmo.bilm.fast.products import Kernel, has_half
 from torchelmo.bilm.fast.training import run_training
 from torchelmo.bilm.lstm import ProjectedLSTM
 from torchelmo.errors import ConfigError, InputError, WeightsError
@@ -246,6 +247,46 @@ def test_the_linear_layers_of_the_encoder_are_float16(bilm, tmp_path):
         bilm.encoder.projection.weight[0, 0] = 1e6
     bilm.save(tmp_path, dtype=torch.int8)
     assert torchelmo.load(tmp_path).encoder.projection.weight[0, 0] == 65504
+
+
+@needs_int8
+@pytest.mark.skipif(not has_half(), reason="this machine has no float16 kernels")
+def test_weights_of_the_encoder_are_in_memory_once_and_stay_readable(bilm, tmp_path):
+    bilm.quantize()
+    layer, before = bilm.encoder.projection, {name: tensor.clone() for name, tensor in bilm.own_tensors().items()}
+    expected = Elmo(bilm).embed(SENTENCES)
+
+    def uses() -> dict[str, torch.Tensor]:
+        """The weights that are plain tensors, after embedding the sentences."""
+        for one, other in zip(Elmo(bilm).embed(SENTENCES), expected):
+            np.testing.assert_array_equal(one, other)
+        return {name: buffer for name, buffer in bilm.encoder.named_buffers() if buffer.dtype == torch.float16}
+
+    assert uses() == {}
+    assert torch.equal(layer.weight, before["encoder.projection.weight"])
+    assert len(uses()) == 0
+    assert bilm.own_tensors().keys() == before.keys()
+    assert uses() == {}
+    for copied in (copy.deepcopy(bilm), pickle.loads(pickle.dumps(bilm))):
+        assert all(torch.equal(tensor, before[name]) for name, tensor in copied.own_tensors().items())
+    assert uses() == {}
+    assert layer(torch.ones(2, 16)).shape == (2, 16)
+    assert uses() == {}
+    assert bilm.double().encoder.projection.weight.dtype == torch.float64
+
+
+@needs_int8
+def test_weights_that_are_loaded_into_an_int8_model_are_used(bilm):
+    bilm.quantize()
+    elmo = Elmo(bilm)
+    before = elmo.embed(SENTENCES)
+    other = BiLM(BiLMConfig(**SHAPE))
+    other.quantize()
+    for assign in (False, True):
+        bilm.load_state_dict(other.state_dict(), assign=assign)
+        for one, same, old in zip(elmo.embed(SENTENCES), Elmo(other).embed(SENTENCES), before):
+            np.testing.assert_array_equal(one, same)
+            assert not np.array_equal(one, old)
 
 
 def test_the_softmax_of_a_folder_is_float16(tmp_path):

@@ -13,16 +13,16 @@ Words are sorted by length, and only windows up to the end of a word are compute
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torchelmo.bilm.encoder import CharCNN, CharWordCNN, Highway
-from torchelmo.bilm.fast.int8 import sigmoid_rows
+from torchelmo.bilm.fast.int8 import HalfLinear, sigmoid_rows
 from torchelmo.bilm.fast.products import (
     HalfProduct,
     PlainProduct,
@@ -62,10 +62,8 @@ class FastEncoder:
                 has_half()  # tries the operator once, before the threads
             highways = [(highway, precision, tuning) for highway in encoder.highway_layers()]
             self.highways = in_parallel(_FastHighway, highways, embedding.device)  # packing uses one core
-            self.projection: _Linear | None = None
-            if encoder.projection is not None:
-                weight, bias = encoder.projection.weight, encoder.projection.bias
-                self.projection = _Linear(weight.to(bias.dtype), bias, precision, tuning)
+            last = encoder.projection
+            self.projection = None if last is None else _prepare([last], precision, tuning)[0]
             self.word_vectors = encoder.word_vectors.detach() if isinstance(encoder, CharWordCNN) else None
         release_freed_memory()  # of joined and converted weights
 
@@ -97,17 +95,27 @@ class FastEncoder:
 
 
 class _Linear:
-    """x · W + b."""
+    """x · W + b, of several layers side by side."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, precision: Precision, tuning: Tuning) -> None:
+    def __init__(self, layers: Sequence[nn.Linear | HalfLinear], precision: Precision, tuning: Tuning) -> None:
+        self.bias = torch.cat([layer.bias.detach() for layer in layers])
+        weight = torch.cat([layer.weight.detach() for layer in layers]).to(self.bias.dtype).T
         if precision == "int8":
-            self.product: Product = HalfProduct(weight.detach().T) if has_half() else _InBlocks(weight.detach().T)
+            self.product: Product = HalfProduct(weight) if has_half() else _InBlocks(weight)
         else:
-            self.product = choose_product(weight.detach().T, precision, tuning)
-        self.bias = bias.detach()
+            self.product = choose_product(weight, precision, tuning)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.product(x, self.bias)
+
+
+def _prepare(
+    layers: Sequence[nn.Linear | HalfLinear], precision: Precision, tuning: Tuning
+) -> list[Callable[[Tensor], Tensor]]:
+    """Return functions that compute x · W + b of layers: one for all of them, or one for each."""
+    if precision == "int8" and has_half() and all(isinstance(layer, HalfLinear) for layer in layers):
+        return [layer.packed() for layer in layers if isinstance(layer, HalfLinear)]
+    return [_Linear(layers, precision, tuning)]
 
 
 class _InBlocks(PlainProduct):
@@ -119,15 +127,15 @@ class _InBlocks(PlainProduct):
 
 
 class _FastHighway:
-    """Compute gate and transform in one product."""
+    """Compute gate and transform, in one product where that needs no second copy of their weights."""
 
     def __init__(self, highway: Highway, precision: Precision, tuning: Tuning) -> None:
-        weight = torch.cat([highway.carry.weight, highway.transform.weight]).to(highway.carry.bias.dtype)
-        bias = torch.cat([highway.carry.bias, highway.transform.bias])
-        self.linear, self.by_rows = _Linear(weight, bias, precision, tuning), precision == "int8"
+        self.linears = _prepare([highway.carry, highway.transform], precision, tuning)
+        self.by_rows = precision == "int8"
 
     def __call__(self, x: Tensor) -> Tensor:
-        gate, transformed = self.linear(x).chunk(2, dim=1)
+        products = [linear(x) for linear in self.linears]
+        gate, transformed = products if len(products) > 1 else products[0].chunk(2, dim=1)
         gate = sigmoid_rows(gate, out=gate) if self.by_rows else gate.sigmoid_()
         return torch.lerp(x, transformed.relu_(), gate)
 

@@ -150,7 +150,9 @@ class FastInference:
         return "int8" if in_float32 and has_int8() else "float32"
 
     def _encoder_key(self) -> WeightsKey:
-        return self._versions["encoder"]((*self.encoder.parameters(), *self.encoder.buffers()))
+        # Weights in float16 change only together with their biases; they are no buffers while they are packed.
+        buffers = (buffer for buffer in self.encoder.buffers() if buffer.dtype != torch.float16)
+        return self._versions["encoder"]((*self.encoder.parameters(), *buffers))
 
     def _prepare(self, part: str, precision: Precision, key: Any, prepare: Callable[[], Any]) -> Any:
         """Return what was prepared for this key, or prepare it now."""

@@ -14,12 +14,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from math import gcd
-from typing import NamedTuple
+from threading import Lock
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from torchelmo.bilm.fast.products import HalfProduct
 from torchelmo.bilm.lstm import LSTMState, ProjectedLSTM
 from torchelmo.errors import InputError
 from torchelmo.runtime import release_freed_memory, why_onednn_crashes
@@ -38,6 +40,7 @@ _MOST = torch.tensor(float(_LARGEST))
 _SIGNS = torch.tensor([[1.0], [-1.0]])
 _GRAIN = 1 << 15  # PyTorch splits elementwise work over threads from this number of elements on
 _LANES = 32  # elements that its vectorized loops take at a time, with AVX-512 or less
+_FORMS = Lock()  # of weights in float16: other threads may read them
 
 
 class Int8Weight(NamedTuple):
@@ -300,6 +303,8 @@ class Int8LSTM(nn.Module):
 class HalfLinear(nn.Module):
     """x · Wᵀ + b with W in float16, for the encoder of an int8 model. It has buffers instead of parameters.
 
+    W is in memory once: in the layout of its kernel after `packed`, until somebody reads `weight`.
+
     Args:
         like: The layer whose weight is rounded to float16. On the meta device, only the shapes are taken.
     """
@@ -311,13 +316,64 @@ class HalfLinear(nn.Module):
         super().__init__()
         weight = like.weight.detach()
         rounded = torch.empty(weight.shape, dtype=torch.float16, device="meta")
+        self._product: HalfProduct | None = None
         self.register_buffer("weight", rounded if weight.is_meta else to_half(weight))
         self.register_buffer("bias", like.bias.detach())
 
+    def packed(self) -> Callable[[Tensor], Tensor]:
+        """Return a function that computes what `forward` does, with the kernel for float16."""
+        self._pack()
+        return lambda x: self._pack()(x, self.bias)
+
+    def _pack(self) -> HalfProduct:
+        product, weight = self._forms()
+        if product is None:
+            assert weight is not None
+            product = HalfProduct(weight.T.float())
+            self._forms(product, None)
+        return product
+
+    def _unpack(self) -> Tensor:
+        product, weight = self._forms()
+        if weight is None:
+            assert product is not None
+            with torch.inference_mode(False):
+                weight = product.unpack().T.half()
+            self._forms(None, weight)
+        return weight
+
+    def _forms(self, *new: Any) -> tuple[HalfProduct | None, Tensor | None]:
+        """Return W packed, or else as a tensor; replace both together if new ones are given."""
+        with _FORMS:
+            if new:
+                self._product, self._buffers["weight"] = new
+            return self._product, self._buffers["weight"]
+
+    def __getattr__(self, name: str) -> Any:
+        return self._unpack() if name in self._buffers and name == "weight" else super().__getattr__(name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._unpack()
+        return self.__dict__
+
+    def _save_to_state_dict(self, *arguments: Any) -> None:
+        self._unpack()
+        super()._save_to_state_dict(*arguments)
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        self._unpack()
+        super()._load_from_state_dict(*arguments)
+
+    def _apply(self, *arguments: Any) -> Self:
+        self._unpack()
+        moved: Self = super()._apply(*arguments)  # type: ignore[no-untyped-call]
+        return moved
+
     def dequantize(self) -> nn.Linear:
         """Return a layer with the same weights in float32."""
-        linear = nn.Linear(self.weight.shape[1], self.weight.shape[0], device="meta")
-        linear.load_state_dict({"weight": self.weight.to(self.bias.dtype), "bias": self.bias}, assign=True)
+        weight = self.weight.to(self.bias.dtype)
+        linear = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+        linear.load_state_dict({"weight": weight, "bias": self.bias}, assign=True)
         return linear
 
     def forward(self, x: Tensor) -> Tensor:

@@ -106,6 +106,11 @@ class HalfProduct:
         product: Tensor = torch.ops.quantized.linear_dynamic_fp16(x, self.packed)
         return product if add is None else product.add_(add)
 
+    def unpack(self) -> Tensor:
+        """Return the weight (input_dim, output_dim) in float32, with the values of float16."""
+        weight: Tensor = torch.ops.quantized.linear_unpack_fp16(self.packed)[0]
+        return weight.T
+
 
 def choose_product(weight: Tensor, precision: Precision, tuning: Tuning) -> Product:
     """Return the product with a weight (input_dim, output_dim) that is the fastest for many rows."""
