@@ -27,7 +27,7 @@ from benchmarks.embed import SHAPES
 from benchmarks.worker import sgemm_peak
 from torchelmo import BiLMConfig
 from torchelmo.bilm.fast.inference import Recurrence
-from torchelmo.bilm.fast.int8 import Int8Product, has_int8, quantize
+from torchelmo.bilm.fast.int8 import Int8Product, Int8Products, has_int8, quantize
 from torchelmo.bilm.fast.products import (
     FEW_ROWS,
     ROW_CLASSES,
@@ -68,7 +68,7 @@ def main() -> None:
                 exact = {name: time for name, time in zip(variants, found) if not name.startswith(("float16", "int8"))}
                 more = exact[chosen] / min(exact.values()) - 1
                 cells = [*(f"{number:,.0f}" for number in numbers), f"{chosen} (+{more:.0%})"]
-                print(f"| {rows} rows | {' | '.join(cells)} |", flush=True)
+                print(f"| {rows} row{'s' * (rows > 1)} | {' | '.join(cells)} |", flush=True)
             print()
 
 
@@ -107,7 +107,7 @@ def make_variants(weights: Weights) -> dict[str, Variant]:
     if has_half():
         kinds["float16"] = HalfProduct
     if has_int8():
-        kinds["int8"] = lambda weight: Int8Product(quantize(weight))
+        kinds["int8"] = _Int8
     stacked = [
         (torch.stack([pair[0] for pair in layer]), torch.stack([pair[1] for pair in layer])) for layer in zip(*weights)
     ]
@@ -117,6 +117,20 @@ def make_variants(weights: Weights) -> dict[str, Variant]:
         found[f"{name}, sequential"] = partial(run_sequentially, directions)
         found[f"{name}, one thread per direction"] = partial(run_in_parallel, directions)
     return found
+
+
+class _Int8:
+    """An int8 product whose memory for rounded rows is allocated once for each number of rows, as in a layer."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.product = Int8Product(quantize(weight))
+        self.products: dict[int, Int8Products] = {}
+
+    def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
+        if len(x) not in self.products:
+            self.products[len(x)] = Int8Products([self.product], len(x))
+        [product], largest = self.products[len(x)](x.unsqueeze(1))
+        return product.mul_(largest[:, 0]) if add is None else torch.addcmul(add, product, largest[:, 0], out=product)
 
 
 def run_batched(layers: Sequence[tuple[Tensor, Tensor]], rows: int) -> None:
@@ -141,8 +155,9 @@ class _Direction:
 
 
 def run_sequentially(directions: Sequence[_Direction], rows: int) -> None:
-    for direction in directions:
-        direction.run(rows)
+    with torch.inference_mode():  # the mode belongs to a thread
+        for direction in directions:
+            direction.run(rows)
 
 
 def run_in_parallel(directions: Sequence[_Direction], rows: int) -> None:
