@@ -9,7 +9,7 @@ time with an equal share of the cores. After Ctrl-C, the same command resumes. F
 variants can be added later.
 
 `--tokens` trains every variant on the same number of tokens instead of for the same time. The perplexities then do not
-depend on other work on the machine.
+depend on other work on the machine. Without it, a variant may set its own length, such as `steps=10000`.
 """
 
 import argparse
@@ -48,10 +48,10 @@ def main() -> None:
     given = parse_arguments()
     try:
         recipes = load_config(Recipes, given.config)
-        base = read_toml(given.config.parent / recipes.base)
+        base = override(read_toml(given.config.parent / recipes.base), common_settings(given), PretrainConfig)
         configs = {}
         for variant in recipes.variants:
-            settings = [*recipes.set, *variant.set, *common_settings(given), f"out={given.out / slug(variant.name)}"]
+            settings = [*recipes.set, *variant.set, f"out={given.out / slug(variant.name)}"]
             where = f"{given.config}: {variant.name}"
             config = build_config(PretrainConfig, override(base, settings, PretrainConfig), where)
             configs[variant.name] = config if given.tokens is None else with_tokens(config, given.tokens)
@@ -66,7 +66,8 @@ def main() -> None:
     except KeyboardInterrupt:
         raise SystemExit("Stopped. Repeat the command to resume.") from None
     length = f"{given.minutes:g} minutes" if given.tokens is None else f"{given.tokens:,.0f} tokens"
-    print_header(f"{length} per variant, {given.jobs} at a time")
+    own = " unless it sets its own length" if any(config.hours is None for config in configs.values()) else ""
+    print_header(f"{length} per variant{own if given.tokens is None else ''}, {given.jobs} at a time")
     print("| variant | tokens/s | M tokens | held-out perplexity | forward | backward |\n|---|---|---|---|---|---|")
     rows = [(name, read_evaluations(config.out)[-1]) for name, config in configs.items()]
     for name, found in sorted(rows, key=lambda row: row[1]["heldout"]):

@@ -58,6 +58,15 @@ def test_tokens_give_every_variant_the_same_text(call):
 
 
 @pytest.mark.slow
+def test_a_variant_may_set_its_own_length(call):
+    found = call("[[variants]]\nname = 'short'\nset = ['steps=1', 'batch_size=10', 'unroll=1000']\n")
+    assert found.returncode == 0, found.stderr
+    rows = [line.split(" | ") for line in found.stdout.splitlines() if line.startswith("| short")]
+    assert [row[2] for row in rows] == ["0.01"]
+    assert "its own length" in found.stdout
+
+
+@pytest.mark.slow
 def test_a_failing_variant_is_named(call):
     found = call("[[variants]]\nname = 'no words'\nset = ['init=nowhere']\n")
     assert found.returncode == 1
