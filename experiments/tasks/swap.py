@@ -21,6 +21,8 @@ def main() -> None:
     folders = sorted(given.runs.glob("seed-*"), key=lambda folder: int(folder.name.removeprefix("seed-")))
     if not folders:
         raise SystemExit(f"{given.runs}: expected folders named seed-1, seed-2, …, found none.")
+    if not (given.bilm / "config.json").is_file():
+        raise SystemExit(f"{given.bilm}: expected the folder of a biLM, found no config.json in it.")
     differences = []
     print("| run | own biLM | the other | difference |\n|---|---|---|---|")
     for folder in folders:
