@@ -267,7 +267,7 @@ def test_weights_of_the_encoder_are_in_memory_once_and_stay_readable(bilm, tmp_p
     assert len(uses()) == 0
     assert bilm.own_tensors().keys() == before.keys()
     assert uses() == {}
-    for copied in (copy.deepcopy(bilm), pickle.loads(pickle.dumps(bilm))):
+    for copied in (copy.deepcopy(bilm), pickle.loads(pickle.dumps(bilm))):  # noqa: S301
         assert all(torch.equal(tensor, before[name]) for name, tensor in copied.own_tensors().items())
     assert uses() == {}
     assert layer(torch.ones(2, 16)).shape == (2, 16)
