@@ -98,8 +98,9 @@ class _Linear:
     """x · W + b, of several layers side by side."""
 
     def __init__(self, layers: Sequence[nn.Linear | HalfLinear], precision: Precision, tuning: Tuning) -> None:
-        self.bias = torch.cat([layer.bias.detach() for layer in layers])
-        weight = torch.cat([layer.weight.detach() for layer in layers]).to(self.bias.dtype).T
+        weights, biases = [layer.weight.detach() for layer in layers], [layer.bias.detach() for layer in layers]
+        weight, self.bias = (some[0] if len(some) == 1 else torch.cat(some) for some in (weights, biases))
+        weight = weight.to(self.bias.dtype).T
         if precision == "int8":
             self.product: Product = HalfProduct(weight) if has_half() else _InBlocks(weight)
         else:

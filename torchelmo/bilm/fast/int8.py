@@ -350,7 +350,9 @@ class HalfLinear(nn.Module):
             return self._product, self._buffers["weight"]
 
     def __getattr__(self, name: str) -> Any:
-        return self._unpack() if name in self._buffers and name == "weight" else super().__getattr__(name)
+        if name == "weight" and name in self._buffers:
+            return self._unpack()
+        return super().__getattr__(name)
 
     def __getstate__(self) -> dict[str, Any]:
         self._unpack()
