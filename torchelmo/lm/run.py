@@ -150,7 +150,7 @@ class Run:
         self.bilm = bilm.to(self.world.device)
         self.names, self.parameters = _trained_parameters(self.bilm, config.trained)
         blocks = lstm_blocks(self.bilm) if config.optim.name == "muon" else None
-        self.optimizer = build_optimizer(config.optim, self.parameters, blocks)
+        self.optimizer = build_optimizer(config.optim, self.parameters, blocks, self.world)
         self.sampler = Sampler(len(self.corpus.vocabulary), config.negatives) if config.loss == "sampled" else None
         self.objective = self._build_objective()
         self.state: BiLMState = self.bilm.zero_state(self.stream.batch_size)

@@ -6,7 +6,7 @@ of the window's targets and negatives, so only these rows are exchanged.
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -46,6 +46,15 @@ class World(NamedTuple):
     def share(self, whole: Tensor, dim: int) -> Tensor:
         """Return this rank's part of a tensor that `gather` concatenated."""
         return whole.tensor_split(self.size, dim=dim)[self.rank]
+
+    def map_shares(self, function: Callable[[Tensor], Tensor], whole: Tensor) -> Tensor:
+        """Return `function(whole)`, which maps every row by itself; each rank computes its share of the rows."""
+        if self.size == 1:
+            return function(whole)
+        n = -(-len(whole) // self.size)
+        padding = whole.new_zeros(n * self.size - len(whole), *whole.shape[1:])
+        share = torch.cat([whole, padding])[n * self.rank : n * (self.rank + 1)]
+        return self.gather(function(share), dim=0)[: len(whole)]
 
     def average_rows(self, gradient: Tensor | None, rows: Tensor) -> None:
         """Average the given rows of a gradient over all ranks, in place; all other rows must be zero."""

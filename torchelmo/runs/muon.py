@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from torchelmo.bilm.lstm import ProjectedLSTM
+from torchelmo.runs.distributed import World
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c
 _N_STEPS = 5
@@ -33,6 +34,7 @@ class Muon(torch.optim.Optimizer):
         momentum: The decay rate μ of the momentum of matrices.
         scale: The factor s of orthogonalized updates.
         weight_decay: The decoupled weight decay λ of all parameters.
+        world: The ranks of a training with several processes, which share the work of orthogonalizing.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Muon(torch.optim.Optimizer):
         momentum: float = 0.95,
         scale: float = 0.2,
         weight_decay: float = 0.0,
+        world: World | None = None,
     ) -> None:
         super().__init__(
             parameters,
@@ -58,7 +61,7 @@ class Muon(torch.optim.Optimizer):
                 "weight_decay": weight_decay,
             },
         )
-        self._blocks = dict(blocks)
+        self._blocks, self._world = dict(blocks), world or World()
 
     def state_names(self, parameter: Tensor) -> tuple[str, ...]:
         """Return the names of the tensors that the optimizer keeps for a parameter."""
@@ -88,7 +91,7 @@ class Muon(torch.optim.Optimizer):
                 wide = pair if weight.shape[0] <= pair[0].shape[1] else (pair[0].T, pair[1].T)
                 by_shape.setdefault(wide[0].shape, []).append(wide)
         for shape, blocks in by_shape.items():
-            directions = orthogonalize(torch.stack([update for _, update in blocks]))
+            directions = self._world.map_shares(orthogonalize, torch.stack([update for _, update in blocks]))
             for (block, _), direction in zip(blocks, directions):
                 block.mul_(1.0 - group["lr"] * group["weight_decay"])
                 block.add_(direction, alpha=-group["lr"] * group["scale"] * shape[1] ** 0.5)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from torchelmo.errors import ConfigError, WeightsError
 from torchelmo.runs.config import BaseOptimConfig, OptimConfig
+from torchelmo.runs.distributed import World
 from torchelmo.runs.muon import Muon
 from torchelmo.tensors import Shape
 
@@ -25,7 +26,10 @@ _SIGNED = ("exp_avg", "momentum")  # all other state is a sum of squares or a co
 
 
 def build_optimizer(
-    config: BaseOptimConfig, parameters: list[nn.Parameter], blocks: Mapping[Tensor, int] | None = None
+    config: BaseOptimConfig,
+    parameters: list[nn.Parameter],
+    blocks: Mapping[Tensor, int] | None = None,
+    world: World | None = None,
 ) -> torch.optim.Optimizer:
     """Build the optimizer that `config` names. The loop sets the learning rate before every step.
 
@@ -33,6 +37,7 @@ def build_optimizer(
         config: The optimizer and its settings.
         parameters: All trained parameters.
         blocks: The matrices that "muon" orthogonalizes, from `lstm_blocks`; other optimizers do not need them.
+        world: The ranks that share the work of "muon".
 
     Raises:
         ConfigError: The optimizer is "muon", and there are no blocks.
@@ -56,6 +61,7 @@ def build_optimizer(
                 eps=config.eps,
                 momentum=config.muon_momentum,
                 scale=config.muon_scale,
+                world=world,
                 **shared,
             )
         case _:
