@@ -51,9 +51,8 @@ class World(NamedTuple):
         """Return `function(whole)`, which maps every row by itself; each rank computes its share of the rows."""
         if self.size == 1:
             return function(whole)
-        n = -(-len(whole) // self.size)
-        padding = whole.new_zeros(n * self.size - len(whole), *whole.shape[1:])
-        share = torch.cat([whole, padding])[n * self.rank : n * (self.rank + 1)]
+        padding = whole.new_zeros(-len(whole) % self.size, *whole.shape[1:])  # parts of equal size
+        share = self.share(torch.cat([whole, padding]), dim=0)
         return self.gather(function(share), dim=0)[: len(whole)]
 
     def average_rows(self, gradient: Tensor | None, rows: Tensor) -> None:
